@@ -1,0 +1,51 @@
+# make compare   makes .venv, installs, and compares attention variants on a text that is already here
+# make test      makes .venv if needed, installs, and runs every check and test
+SHELL := /bin/bash
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTHON ?=
+
+.PHONY: install compare check test bench clean
+.DEFAULT_GOAL := install
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@set -euo pipefail; \
+	python=""; \
+	for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    python="$$candidate"; break; \
+	  fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "error: polyattn needs Python 3.11 or newer, found $$(python3 --version 2>&1 || true);" \
+	    "install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
+	  exit 1; \
+	fi; \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "error: $$python cannot make virtual environments;" \
+	    "install its venv module (Debian: apt install python3-venv)" >&2; \
+	  exit 1; \
+	fi; \
+	"$$python" -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,dev]'
+	@touch $@
+
+compare: $(INSTALLED)
+	$(BIN)/polyattn compare $(ARGS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check
+	$(BIN)/python -m pytest
+
+bench: $(INSTALLED)
+	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .benchmarks
