@@ -1,0 +1,328 @@
+"""What a variant claims, what a call asks for, and the refusals in between.
+
+Capabilities are data on the class, readable without building it. A *call claim* is something that
+a call can ask for: declared, the suite proves it; not declared, using it raises ``Unsupported``,
+and the suite proves that too. A *property claim* describes the result: declared, the suite proves
+it; not declared, it is reported as not claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+
+from polyattn.errors import ConfigError
+
+Part = Literal["causal", "window", "padding", "segments", "dense", "bias", "alibi"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
+"""Every dtype that a variant written in plain torch operations usually takes."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The head geometry a variant is built for. Never mixed with its options.
+
+    heads: H, query heads. head_dim: D, width of a query and of a key.
+    kv_heads: Hkv, heads of keys and values; divides H (default H).
+    value_dim: Dv, width of a value (default D).
+    max_length: the longest S the variant must serve, for those that index by position.
+
+    Raises: ConfigError for anything that is not a positive integer or does not divide.
+    """
+
+    heads: int
+    head_dim: int
+    kv_heads: int = 0
+    value_dim: int = 0
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
+        for name in ("heads", "head_dim", "kv_heads", "value_dim", "max_length"):
+            value = getattr(self, name)
+            if name == "max_length" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"Sizes.{name} = {value!r}: expected a positive integer")
+        if self.heads % self.kv_heads:
+            raise ConfigError(
+                f"Sizes.kv_heads = {self.kv_heads}: expected a divisor of heads = {self.heads}, "
+                "since each key head serves the same number of query heads"
+            )
+
+
+@dataclass(frozen=True)
+class InputSize:
+    """The shape of one side input: ``(B, heads, S, width)``, given like keys.
+
+    heads: which head count it has. width: a size by name, or a fixed number.
+    """
+
+    heads: Literal["heads", "kv_heads"]
+    width: Literal["head_dim", "value_dim"] | int
+
+    def resolve(self, sizes: Sizes) -> tuple[int, int]:
+        """(head count, width) for these sizes."""
+        width = self.width if isinstance(self.width, int) else getattr(sizes, self.width)
+        return getattr(sizes, self.heads), width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Support:
+    """What a variant does on one kind of device."""
+
+    dtypes: frozenset[torch.dtype] = FLOATS
+    backward: bool = True
+    double_backward: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Which key lengths S a variant takes. ``up_to="max_length"`` reads ``Sizes.max_length``."""
+
+    multiple_of: int = 1
+    at_least: int = 0
+    up_to: int | Literal["max_length"] | None = None
+
+    @property
+    def any(self) -> bool:
+        return self.multiple_of == 1 and self.at_least == 0 and self.up_to is None
+
+
+EVERYWHERE: Mapping[str, Support] = {"cpu": Support(), "cuda": Support()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """The claims of a sequence variant.
+
+    masks: the mask parts it takes. requires: parts that every call must have; "causal" there
+    makes a variant causal or nothing.
+    unequal_lengths: L != S. value_width: Dv != D. dropout: on the attention weights.
+    grouped_heads: "native" takes Hkv < H itself, "repeated" has the base class repeat, "no".
+    state: the kind of decoding state. lengths: the rule for S.
+    exactness: "exact" softmax (of its pattern), its "own kernel", or "approximate", with the
+    ``limit`` in which it is exact.
+    compiles, exports: "no", with "fixed" lengths only, or "dynamic".
+    """
+
+    masks: frozenset[Part] = frozenset()
+    requires: frozenset[Part] = frozenset()
+    unequal_lengths: bool = True
+    grouped_heads: Literal["native", "repeated", "no"] = "repeated"
+    value_width: bool = True
+    dropout: bool = False
+    state: Literal["none", "key_value", "sliding", "recurrent"] = "none"
+    lengths: Lengths = Lengths()
+    devices: Mapping[str, Support] = field(default_factory=lambda: dict(EVERYWHERE))
+    exactness: Literal["exact", "own kernel", "approximate"] = "exact"
+    limit: str = ""
+    rows_sum_to_one: bool = False
+    linear_in_values: bool = False
+    key_order_invariant: bool = False
+    nan_blind: bool = False
+    compiles: Literal["no", "fixed", "dynamic"] = "no"
+    exports: Literal["no", "fixed", "dynamic"] = "no"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masks", frozenset(self.masks) | frozenset(self.requires))
+        object.__setattr__(self, "requires", frozenset(self.requires))
+        unknown = sorted(self.masks - frozenset(PARTS))
+        if unknown:
+            raise ConfigError(f"Capabilities.masks = {unknown}: known parts are {list(PARTS)}")
+
+    @property
+    def causal(self) -> Literal["no", "yes", "required"]:
+        if "causal" in self.requires:
+            return "required"
+        return "yes" if "causal" in self.masks else "no"
+
+    def refusals(self, call: Call) -> Iterator[Refusal]:
+        """The generic refusals of a call: what was not claimed. Unknown fields are not judged."""
+        yield from refuse_device(self.devices, call.device, call.dtype, call.grad)
+        if call.parts is not None:
+            yield from self._refuse_parts(call.parts)
+        if call.sizes is not None:
+            yield from self._refuse_sizes(call.sizes)
+        if call.dropout and not self.dropout:
+            yield Refusal(
+                "dropout", call.dropout, "0", "set dropout to 0 or choose another variant"
+            )
+        if call.state and self.state == "none":
+            yield Refusal(
+                "state",
+                "decoding",
+                "whole sequences",
+                "call it on the whole sequence or choose a variant with a state",
+            )
+        yield from self.refuse_lengths(call.queries, call.keys, call.sizes)
+
+    def refuse_lengths(
+        self, queries: int | None, keys: int | None, sizes: Sizes | None
+    ) -> Iterator[Refusal]:
+        """The length rule alone: it is compared on every call, the rest may be remembered."""
+        if (
+            queries is not None
+            and keys is not None
+            and queries != keys
+            and not self.unequal_lengths
+        ):
+            yield Refusal(
+                "length",
+                f"L = {queries}, S = {keys}",
+                "L = S",
+                "give queries and keys of the same length",
+            )
+        if keys is None or self.lengths.any:
+            return
+        rule = self.lengths
+        if keys % rule.multiple_of:
+            yield Refusal(
+                "length",
+                keys,
+                f"multiples of {rule.multiple_of}",
+                "pad the sequence and mask the padding",
+            )
+        if keys < rule.at_least:
+            yield Refusal("length", keys, f"at least {rule.at_least}", "give a longer sequence")
+        limit = rule.up_to
+        if limit == "max_length":
+            limit = sizes.max_length if sizes else None
+        if limit is not None and keys > limit:
+            yield Refusal(
+                "length",
+                keys,
+                f"up to {limit}",
+                f"build the variant with Sizes(max_length={keys}) or shorten the sequence",
+            )
+
+    def _refuse_parts(self, parts: frozenset[Part]) -> Iterator[Refusal]:
+        allowed = ", ".join(p for p in PARTS if p in self.masks) or "no mask at all"
+        for part in PARTS:
+            if part in parts and part not in self.masks:
+                yield Refusal(
+                    "mask",
+                    part,
+                    allowed,
+                    f"drop the {part} part or choose a variant "
+                    "that takes it (polyattn explain lists them)",
+                )
+            if part in self.requires and part not in parts:
+                yield Refusal(
+                    "mask",
+                    "without " + part,
+                    f"masks with a {part} part",
+                    f"add Mask.{part}(...) to the mask",
+                )
+
+    def _refuse_sizes(self, sizes: Sizes) -> Iterator[Refusal]:
+        if sizes.kv_heads != sizes.heads and self.grouped_heads == "no":
+            yield Refusal(
+                "kv_heads",
+                sizes.kv_heads,
+                f"{sizes.heads}, one per query head",
+                "repeat the key heads or choose another variant",
+            )
+        if sizes.value_dim != sizes.head_dim and not self.value_width:
+            yield Refusal(
+                "value_dim",
+                sizes.value_dim,
+                f"{sizes.head_dim}, the width of the keys",
+                "project the values to the width of the keys",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureMapCapabilities:
+    """The claims of a feature-map variant.
+
+    spatial_dims: how many spatial dimensions it takes (1, 2, 3). keep: takes a mask of the real
+    pixels. gate: if the output is the input times a gate, the closed range of that gate.
+    batch_independent: a sample alone gives what it gives in a batch.
+    """
+
+    spatial_dims: frozenset[int] = frozenset({1, 2, 3})
+    keep: bool = False
+    gate: tuple[float, float] | None = None
+    batch_independent: bool = True
+    devices: Mapping[str, Support] = field(default_factory=lambda: dict(EVERYWHERE))
+    compiles: Literal["no", "fixed", "dynamic"] = "no"
+    exports: Literal["no", "fixed", "dynamic"] = "no"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What one call asks for. A field that is None is not known yet, and is then not judged: the
+    same questions are asked when a model is built and when it runs.
+
+    device: type of the device. queries, keys: L and S. parts: the parts of the mask.
+    window: (left, right), the narrowest of the mask. cross: keys from an unrelated sequence.
+    dropout: the probability in force. grad: any input requires grad. bias_grad: a bias does.
+    state: decoding step by step.
+    """
+
+    device: str | None = None
+    dtype: torch.dtype | None = None
+    batch: int | None = None
+    queries: int | None = None
+    keys: int | None = None
+    sizes: Sizes | None = None
+    parts: frozenset[Part] | None = None
+    prefix: int | None = None
+    window: tuple[int | None, int | None] | None = None
+    cross: bool | None = None
+    dropout: float | None = None
+    grad: bool | None = None
+    bias_grad: bool | None = None
+    state: bool | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One reason why a call is not answered: the option, its value, what is allowed, the way out."""
+
+    option: str
+    value: object
+    allowed: str
+    way_out: str
+
+    def __str__(self) -> str:
+        return f"{self.option} = {self.value} (takes {self.allowed}): {self.way_out}"
+
+
+def refuse_device(
+    devices: Mapping[str, Support],
+    device: str | None,
+    dtype: torch.dtype | None,
+    grad: bool | None,
+) -> Iterator[Refusal]:
+    """Refusals by device and dtype, the same for both kinds of variant."""
+    if device is None or device == "meta":
+        return
+    support = devices.get(device)
+    if support is None:
+        yield Refusal(
+            "device",
+            device,
+            " or ".join(devices) or "no device",
+            "move the tensors or choose another variant",
+        )
+        return
+    if dtype is not None and dtype not in support.dtypes:
+        names = ", ".join(sorted(str(d).removeprefix("torch.") for d in support.dtypes))
+        yield Refusal(
+            "dtype", str(dtype).removeprefix("torch."), f"{names} on {device}", "convert the inputs"
+        )
+    if grad and not support.backward:
+        yield Refusal(
+            "grad",
+            "required",
+            f"no gradients on {device}",
+            "detach the inputs or choose another variant",
+        )
