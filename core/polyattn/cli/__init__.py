@@ -1,0 +1,1 @@
+"""The command line: ``polyattn list | show | explain | check | compare``, one module each."""
