@@ -161,18 +161,15 @@ class Capabilities:
                 "whole sequences",
                 "call it on the whole sequence or choose a variant with a state",
             )
-        yield from self.refuse_lengths(call.queries, call.keys, call.sizes)
+        if call.cross:
+            yield from _refuse_order_across(call.parts or frozenset())
 
     def refuse_lengths(
         self, queries: int | None, keys: int | None, sizes: Sizes | None
     ) -> Iterator[Refusal]:
         """The length rule alone: it is compared on every call, the rest may be remembered."""
-        if (
-            queries is not None
-            and keys is not None
-            and queries != keys
-            and not self.unequal_lengths
-        ):
+        known = queries is not None and keys is not None
+        if known and queries != keys and not self.unequal_lengths:
             yield Refusal(
                 "length",
                 f"L = {queries}, S = {keys}",
@@ -202,7 +199,7 @@ class Capabilities:
                 f"build the variant with Sizes(max_length={keys}) or shorten the sequence",
             )
 
-    def _refuse_parts(self, parts: frozenset[Part]) -> Iterator[Refusal]:
+    def _refuse_parts(self, parts: frozenset[str]) -> Iterator[Refusal]:
         allowed = ", ".join(p for p in PARTS if p in self.masks) or "no mask at all"
         for part in PARTS:
             if part in parts and part not in self.masks:
@@ -273,7 +270,7 @@ class Call:
     queries: int | None = None
     keys: int | None = None
     sizes: Sizes | None = None
-    parts: frozenset[Part] | None = None
+    parts: frozenset[str] | None = None
     prefix: int | None = None
     window: tuple[int | None, int | None] | None = None
     cross: bool | None = None
@@ -285,7 +282,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Refusal:
-    """One reason why a call is not answered: the option, its value, what is allowed, the way out."""
+    """One reason why a call is not answered: option, value, what is allowed, the way out."""
 
     option: str
     value: object
@@ -294,6 +291,18 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.option} = {self.value} (takes {self.allowed}): {self.way_out}"
+
+
+def _refuse_order_across(parts: frozenset[str]) -> Iterator[Refusal]:
+    """Between unrelated sequences there is neither order nor distance."""
+    for part in ("causal", "window", "alibi"):
+        if part in parts:
+            yield Refusal(
+                "mask",
+                f"{part} across sequences",
+                "padding, dense, bias, segments with two sets of ids",
+                f"drop the {part} part: positions of unrelated sequences do not compare",
+            )
 
 
 def refuse_device(

@@ -1,0 +1,222 @@
+"""Between a call and the variant's own mathematics: is the call one that it claims to answer?
+
+What does not change from call to call is judged once and looked up afterwards; shapes, lengths
+and the shapes inside the mask are compared every time. Under ``torch.compile`` all of it runs when
+the graph is traced and costs nothing later.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from polyattn import kit
+from polyattn.capabilities import Call, Capabilities, InputSize, Refusal, Sizes
+from polyattn.checked import check_inputs, check_tensors
+from polyattn.errors import ShapeError, Unsupported
+from polyattn.mask import Mask
+
+Inputs = Mapping[str, Tensor]
+NO_INPUTS: Inputs = MappingProxyType({})
+_REMEMBERED = 512
+
+
+class Admission(nn.Module):
+    """The base of ``SequenceAttention`` that an author need not read."""
+
+    side_inputs: ClassVar[Mapping[str, InputSize]] = {}
+    refuses_by_length: ClassVar[bool] = False
+    sizes: Sizes | None
+    claims: Capabilities
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers: dict[Hashable, tuple[Self, ...]] = {}
+
+    @abstractmethod
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor: ...
+
+    @abstractmethod
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor: ...
+
+    @abstractmethod
+    def refuse(self, call: Call) -> Iterable[Refusal]: ...
+
+    @abstractmethod
+    def refuse_lengths(
+        self, queries: int, keys: int, window: tuple[int | None, int | None] | None
+    ) -> Iterable[Refusal]: ...
+
+    @property
+    @abstractmethod
+    def dropout_p(self) -> float: ...
+
+    @property
+    def label(self) -> str:
+        """What error messages call it."""
+        return type(self).__name__
+
+    def refusals(self, call: Call) -> tuple[Refusal, ...]:
+        """Every reason why this call would not be answered; empty if it would be."""
+        found = [*self.claims.refusals(call), *self.refuse(call)]
+        if call.queries is not None and call.keys is not None:
+            found += self.refuse_lengths(call.queries, call.keys, call.window)
+        return tuple(found)
+
+    def candidates(self, call: Call) -> tuple[Self, ...]:
+        """Who may answer a call, whatever its lengths. Raises: Unsupported for nobody."""
+        refusals = self.refusals(call)
+        if refusals:
+            raise Unsupported(self.label, refusals)
+        return (self,)
+
+    def _checked(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        inputs: Inputs,
+        *,
+        by_definition: bool = False,
+    ) -> Tensor:
+        """Check a call and answer it."""
+        batch, heads, queries, keys = check_tensors(q, k, v)
+        mask.check(batch, heads, queries, keys, q.device)
+        if self.side_inputs or inputs:
+            check_inputs(self.label, self.side_inputs, inputs, q, k, v)
+        return self._answer(q, k, v, mask, inputs, by_definition)
+
+    def _answer(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        inputs: Inputs,
+        by_definition: bool = False,
+    ) -> Tensor:
+        """Find who answers, settle what shapes alone decide, and have it answered."""
+        chosen = self._choose(q, k, v, mask, inputs)
+        if not (q.shape[0] and q.shape[2] and k.shape[2]):
+            return nothing(q, k, v)
+        heads = q.shape[1]
+        if heads != k.shape[1] and chosen.claims.grouped_heads != "native":
+            k, v = kit.repeat_heads(k, heads), kit.repeat_heads(v, heads)
+        if by_definition:
+            return chosen.reference(q, k, v, mask, inputs)
+        return chosen.attend(q, k, v, mask, inputs)
+
+    def _choose(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Self:
+        candidates = self._known(q, k, v, mask, inputs, state=False)
+        queries, keys = q.shape[2], k.shape[2]
+        for candidate in candidates:
+            free = not candidate.refuses_by_length
+            if free or not tuple(candidate.refuse_lengths(queries, keys, mask.span)):
+                return candidate
+        call = self._call(q, k, v, mask, inputs, state=False, lengths=True)
+        raise Unsupported(self.label, self.refusals(call))
+
+    def _known(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, *, state: bool
+    ) -> tuple[Self, ...]:
+        """The candidates for calls like this one, judged when first met."""
+        if torch.compiler.is_compiling():
+            return self._judge(q, k, v, mask, inputs, state)
+        key = (
+            q.dtype,
+            q.device,
+            q.shape[1],
+            q.shape[3],
+            k.shape[1],
+            v.shape[3],
+            q.requires_grad or k.requires_grad or v.requires_grad,
+            torch.is_grad_enabled(),
+            self.training,
+            state,
+            mask.signature,
+            any(x.requires_grad for x in inputs.values()) if inputs else False,
+        )
+        known = self._answers.get(key)
+        if known is None:
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            known = self._answers[key] = self._judge(q, k, v, mask, inputs, state)
+        return known
+
+    def _judge(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, state: bool
+    ) -> tuple[Self, ...]:
+        call = self._call(q, k, v, mask, inputs, state=state)
+        if self.sizes is not None and self.sizes != call.sizes:
+            raise ShapeError(f"{self.label}: built for {self.sizes}, got tensors of {call.sizes}")
+        unsaid = tuple(refuse_in_steps(mask)) if state else ()
+        if unsaid:
+            raise Unsupported(self.label, unsaid)
+        return self.candidates(call)
+
+    def _call(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        inputs: Inputs,
+        *,
+        state: bool,
+        lengths: bool = False,
+    ) -> Call:
+        tracked = torch.is_grad_enabled()
+        longest = self.sizes.max_length if self.sizes else None
+        return Call(
+            device=q.device.type,
+            dtype=q.dtype,
+            queries=q.shape[2] if lengths else None,
+            keys=k.shape[2] if lengths else None,
+            sizes=Sizes(q.shape[1], q.shape[3], k.shape[1], v.shape[3], longest),
+            parts=mask.parts | {"causal"} if state else mask.parts,
+            prefix=mask.prefix,
+            window=mask.span,
+            dropout=self.dropout_p,
+            grad=tracked and any(x.requires_grad for x in (q, k, v, *inputs.values())),
+            bias_grad=tracked and any(x.requires_grad for x in mask.biases),
+            state=state,
+        )
+
+    def _checked_chunk(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> bool:
+        """Check the new tokens of a decoding step; False if there are none to answer."""
+        batch, heads, queries, keys = check_tensors(q, k, v)
+        if queries != keys:
+            raise ShapeError(
+                f"extend: expected as many new keys as new queries, got L = {queries} and "
+                f"S = {keys}; keys of another sequence are attended to by forward"
+            )
+        mask.check(batch, heads, queries, keys, q.device)
+        if self.side_inputs or inputs:
+            check_inputs(self.label, self.side_inputs, inputs, q, k, v)
+        self._known(q, k, v, mask, inputs, state=True)
+        return bool(batch and queries)
+
+
+def refuse_in_steps(mask: Mask) -> Iterable[Refusal]:
+    """What a mask of the new tokens cannot say, since it speaks of old keys too."""
+    allowed, way_out = "padding, segments, window, alibi", "call forward on the whole sequence"
+    for part in ("dense", "bias"):
+        if part in mask.parts:
+            yield Refusal("mask", f"{part} while decoding", allowed, way_out)
+    if mask.prefix:
+        yield Refusal("mask", "causal prefix while decoding", allowed, way_out)
+    if mask.query_ids is not None:
+        way_out = "give one set: Mask.segments(ids)"
+        yield Refusal("mask", "segments with two sets of ids while decoding", allowed, way_out)
+
+
+def nothing(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Zeros (B, H, L, Dv) that depend on the inputs, so that their gradients are zeros too."""
+    zeros = q.new_zeros((*q.shape[:3], v.shape[3]))
+    return zeros + q[..., :0].sum() + k[..., :0].sum() + v[..., :0].sum()

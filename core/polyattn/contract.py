@@ -1,0 +1,325 @@
+"""The contract: what an author of a variant writes, and what everybody may call.
+
+An author of a sequence variant declares ``capabilities`` and writes ``attend`` and ``reference``
+(or ``pattern``). Sizes: B batch, H heads, Hkv key heads, L queries, S keys, D head width, Dv value
+width, C channels. Projections, positions and residuals lie outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import pydantic
+import torch
+from torch import Tensor, nn
+
+from polyattn.admission import NO_INPUTS, Admission, Inputs, nothing
+from polyattn.capabilities import (
+    Call,
+    Capabilities,
+    FeatureMapCapabilities,
+    InputSize,
+    Refusal,
+    Sizes,
+    refuse_device,
+)
+from polyattn.checked import check_feature_map
+from polyattn.errors import ConfigError, Unsupported
+from polyattn.mask import Mask, as_mask
+from polyattn.options import Options
+from polyattn.state import KeyValueState, State
+
+__all__ = ["FeatureMapAttention", "Inputs", "SequenceAttention"]
+
+
+class SequenceAttention(Admission):
+    """Base class of every variant over sequences.
+
+    config: its options; None takes the defaults. sizes: the head geometry, needed by variants
+    with parameters of their own.
+    Raises: ConfigError where sizes are needed and missing; Unsupported for what it cannot do.
+    """
+
+    capabilities: ClassVar[Capabilities]
+    side_inputs: ClassVar[Mapping[str, InputSize]] = {}
+    refuses_by_length: ClassVar[bool] = False
+    """True where ``refuse_lengths`` is overridden; a rule in the claims is seen anyway."""
+
+    class Config(Options):
+        """``scale``: factor of the logits, default 1/sqrt(D). ``dropout``: on the attention
+        weights, in training only."""
+
+        scale: float | None = pydantic.Field(default=None, gt=0)
+        dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+
+    config: Any
+
+    def __init__(self, config: Options | None = None, sizes: Sizes | None = None) -> None:
+        super().__init__()
+        self.config = type(self).Config() if config is None else config
+        self.sizes = sizes
+        self.claims = type(self).capabilities_for(self.config)
+        self._scale: float | None = getattr(self.config, "scale", None)
+        self._dropout: float = getattr(self.config, "dropout", 0.0)
+        if not (self.claims.lengths.any and self.claims.unequal_lengths):
+            self.refuses_by_length = True  # type: ignore[misc]
+        refusals = self.refusals(Call(sizes=sizes, dropout=self._dropout))
+        if refusals:
+            raise Unsupported(self.label, refusals)
+        self.build()
+
+    # What an author writes
+
+    def build(self) -> None:
+        """Make parameters and buffers, from ``self.require_sizes()`` and ``self.config``."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        """The attention: q (B, H, L, D), k (B, H, S, D), v (B, H, S, Dv) -> (B, H, L, Dv).
+
+        The call is checked and none of B, L, S is zero. k and v have Hkv heads where the
+        variant claims grouped heads natively. A row that the mask empties gives zeros, with zero
+        gradients (``kit.masked_softmax``, ``kit.safe_divide``).
+        """
+        raise NotImplementedError(f"{self.label} writes no attend")
+
+    def pattern(self, queries: int, keys: int, *, device: torch.device) -> Tensor | None:
+        """What the variant itself lets be seen: bool (L, S) or (H, L, S), or None for all.
+
+        The queries are the last L of S. What may be seen is the pattern and the mask.
+        """
+        return None
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        """The definition, slow and plain, of what ``attend`` receives, sharing no code with it.
+
+        This one is softmax restricted to ``pattern``; other kernels write their own.
+        """
+        batch, heads, queries, keys = *q.shape[:3], k.shape[2]
+        k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
+        logits = self.scale_for(q.shape[-1]) * torch.einsum("bhld,bhsd->bhls", q, k)
+        bias = mask.logit_bias(queries, keys, dtype=logits.dtype, device=q.device)
+        logits = logits if bias is None else logits + bias
+        visible = torch.ones_like(logits, dtype=torch.bool)
+        for keep in (
+            mask.keep(queries, keys, batch, heads, q.device),
+            self.pattern(queries, keys, device=q.device),
+        ):
+            visible = visible if keep is None else visible & keep
+        # The exponential of a closed logit is never formed: its gradient could be inf * 0.
+        level = torch.where(visible, logits, -torch.inf).detach().amax(-1, keepdim=True)
+        odds = torch.where(visible, logits - level, 0.0).exp() * visible
+        total = odds.sum(-1, keepdim=True)
+        return torch.einsum("bhls,bhsv->bhlv", odds / torch.where(total > 0, total, 1.0), v)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        """Answer L new tokens, given what the state remembers. k, v: (B, Hkv, L, width).
+
+        This one attends over all keys that a key-value state holds.
+        """
+        held, over_all, state = state.append({**inputs, "k": k, "v": v}, mask)
+        keys, values = held.pop("k"), held.pop("v")
+        return self._answer(q, keys, values, over_all, held), state
+
+    def refuse(self, call: Call) -> Iterable[Refusal]:
+        """Refusals beyond the claims: conditions and pairs. A field that is None is not judged.
+
+        Asked before ``build`` as well: reads config, sizes and claims only.
+        """
+        return ()
+
+    def refuse_lengths(
+        self, queries: int, keys: int, window: tuple[int | None, int | None] | None
+    ) -> Iterable[Refusal]:
+        """Refusals by length. Asked on every call, where all others are remembered."""
+        return self.claims.refuse_lengths(queries, keys, self.sizes)
+
+    @classmethod
+    def capabilities_for(cls, config: Any) -> Capabilities:
+        """The claims under these options, where options change them."""
+        return cls.capabilities
+
+    @classmethod
+    def examples(cls) -> tuple[Any, ...]:
+        """At least one valid config; the suite, the benchmarks and the docs use them."""
+        return (cls.Config(),)
+
+    # What an author may use
+
+    def require_sizes(self) -> Sizes:
+        """The sizes. Raises: ConfigError where none were given."""
+        if self.sizes is None:
+            raise ConfigError(
+                f"{self.label} has parameters of its own: expected "
+                "sizes=polyattn.Sizes(heads=..., head_dim=...), got none"
+            )
+        return self.sizes
+
+    def scale_for(self, head_dim: int) -> float:
+        """The factor of the logits."""
+        return 1 / math.sqrt(head_dim) if self._scale is None else self._scale
+
+    @property
+    def dropout_p(self) -> float:
+        """The dropout in force: the configured one in training, else zero."""
+        return self._dropout if self.training else 0.0
+
+    # What everybody calls
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask | None = None,
+        inputs: Inputs = NO_INPUTS,
+    ) -> Tensor:
+        """Attention of q (B, H, L, D) over k (B, Hkv, S, D) and v (B, Hkv, S, Dv).
+
+        mask: a ``Mask``; None is the full one. inputs: the side inputs, by name.
+        Returns: (B, H, L, Dv) in the dtype of q; without keys, zeros.
+        Raises: ShapeError, MaskError, Unsupported (with its refusals).
+        """
+        return self._checked(q, k, v, as_mask(mask), inputs)
+
+    def expected(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask | None = None,
+        inputs: Inputs = NO_INPUTS,
+    ) -> Tensor:
+        """``forward`` by the definition: the same checks, then ``reference``."""
+        return self._checked(q, k, v, as_mask(mask), inputs, by_definition=True)
+
+    def new_state(
+        self,
+        batch: int,
+        sizes: Sizes | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> State:
+        """An empty decoding state. Raises: Unsupported where the variant cannot decode."""
+        place = torch.device(device).type
+        self.candidates(Call(device=place, dtype=dtype, batch=batch, sizes=sizes, state=True))
+        return self.start(batch, sizes or self.sizes, dtype=dtype, device=torch.device(device))
+
+    def start(
+        self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
+    ) -> State:
+        """The state before the first token; authors of other kinds of state override this."""
+        return KeyValueState()
+
+    def extend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: State,
+        mask: Mask | None = None,
+        inputs: Inputs = NO_INPUTS,
+    ) -> tuple[Tensor, State]:
+        """Attention of L new tokens over themselves and what the state remembers, causally.
+
+        mask: of the new tokens only: padding, segments, window, alibi.
+        Returns: (B, H, L, Dv) and the state afterwards; the given state stays as it was.
+        """
+        mask = as_mask(mask)
+        if not self._checked_chunk(q, k, v, mask, inputs):
+            return nothing(q, k, v), state
+        return self.step(q, k, v, state, mask, inputs)
+
+
+class FeatureMapAttention(nn.Module):
+    """Base class of every variant over feature maps: x (B, C, *spatial) -> the same shape.
+
+    config: its options; None takes the defaults. channels: C.
+    """
+
+    capabilities: ClassVar[FeatureMapCapabilities]
+
+    class Config(Options):
+        """No options by default."""
+
+    config: Any
+
+    def __init__(self, config: Options | None = None, channels: int | None = None) -> None:
+        super().__init__()
+        self.config = type(self).Config() if config is None else config
+        if channels is not None and (type(channels) is not int or channels < 1):
+            raise ConfigError(f"{self.label}: channels = {channels!r}: expected an integer >= 1")
+        self.channels = channels
+        self.claims = type(self).capabilities_for(self.config)
+        self.build()
+
+    def build(self) -> None:
+        """Make parameters and buffers, from ``self.require_channels()`` and ``self.config``."""
+
+    def attend(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """The attention of a checked x (B, C, *spatial), none of whose sizes is zero.
+
+        keep: bool (B, *spatial), True = a real pixel, or None if all are.
+        """
+        raise NotImplementedError(f"{self.label} writes no attend")
+
+    def reference(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        """The definition, slow and plain, sharing no code with ``attend``."""
+        raise NotImplementedError(f"{self.label} writes no reference")
+
+    def refuse(self, call: Call) -> Iterable[Refusal]:
+        """Refusals beyond the claims. A field that is None is not judged."""
+        return ()
+
+    @classmethod
+    def capabilities_for(cls, config: Any) -> FeatureMapCapabilities:
+        """The claims under these options, where options change them."""
+        return cls.capabilities
+
+    @classmethod
+    def examples(cls) -> tuple[Any, ...]:
+        """At least one valid config."""
+        return (cls.Config(),)
+
+    @property
+    def label(self) -> str:
+        """What error messages call it."""
+        return type(self).__name__
+
+    def require_channels(self) -> int:
+        """The channels. Raises: ConfigError where none were given."""
+        if self.channels is None:
+            raise ConfigError(f"{self.label} has parameters: expected channels=..., got none")
+        return self.channels
+
+    def refusals(self, call: Call) -> tuple[Refusal, ...]:
+        """Every reason why this call would not be answered; empty if it would be."""
+        generic = refuse_device(self.claims.devices, call.device, call.dtype, call.grad)
+        return (*generic, *self.refuse(call))
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Attention over x (B, C, *spatial); keep: bool (B, *spatial), True = a real pixel.
+
+        Returns: the shape, dtype and memory format of x. Raises: ShapeError, Unsupported.
+        """
+        self._check(x, keep)
+        return self.attend(x, keep) if x.numel() else x.clone()
+
+    def expected(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """``forward`` by the definition: the same checks, then ``reference``."""
+        self._check(x, keep)
+        return self.reference(x, keep) if x.numel() else x.clone()
+
+    def _check(self, x: Tensor, keep: Tensor | None) -> None:
+        check_feature_map(self.label, x, keep, self.channels, self.claims.spatial_dims)
+        grad = torch.is_grad_enabled() and x.requires_grad
+        refusals = self.refusals(Call(device=x.device.type, dtype=x.dtype, grad=grad))
+        if keep is not None and not self.claims.keep:
+            way_out = "crop the padding or choose another variant"
+            refusals += (Refusal("keep", "a mask of pixels", "whole maps only", way_out),)
+        if refusals:
+            raise Unsupported(self.label, refusals)

@@ -1,0 +1,62 @@
+"""What authors of variants share: the places where a masked row turns into NaN if written naively.
+
+Cleaning an output afterwards leaves NaN in the gradients; so the emptied row is dealt with inside
+the softmax or the division, where its gradient is made zero as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def masked_softmax(logits: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Softmax over the last dimension in which closed positions have weight exactly zero.
+
+    logits: (..., L, S), any -inf closes as well. keep: bool, broadcastable, True = may attend.
+    Returns: (..., L, S); a row without a visible key is zeros, with zero gradients.
+    """
+    if keep is not None:
+        logits = logits.masked_fill(~keep, -torch.inf)
+    top = logits.detach().amax(dim=-1, keepdim=True)
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    weights = (logits - top).exp()
+    return safe_divide(weights, weights.sum(dim=-1, keepdim=True))
+
+
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator / denominator``, and zero with zero gradients where the denominator is zero.
+
+    Shapes broadcast. No epsilon: every other quotient is exact.
+    """
+    empty = denominator == 0
+    quotient = numerator / denominator.masked_fill(empty, 1.0)
+    return quotient.masked_fill(empty, 0.0)
+
+
+def merge_by_lse(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Join attention over disjoint sets of keys into attention over their union.
+
+    parts: pairs of output (..., L, Dv) and log-sum-exp of its logits (..., L); -inf where a
+    part sees nothing. Returns: the same pair for the union. Raises: ValueError without parts.
+    """
+    if not parts:
+        raise ValueError("merge_by_lse: expected at least one (output, lse) pair, got none")
+    lse = torch.stack([lse for _, lse in parts])
+    total = torch.logsumexp(lse, dim=0)
+    shares = masked_softmax(lse.movedim(0, -1)).movedim(-1, 0)
+    merged = torch.stack([out for out, _ in parts]).mul(shares.unsqueeze(-1)).sum(dim=0)
+    return merged, total
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, Hkv, S, D) -> (B, heads, S, D): each key head serves ``heads / Hkv`` neighbours."""
+    groups = heads // x.shape[1]
+    return x if groups == 1 else x.repeat_interleave(groups, dim=1)
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float32 for the half types, which neither hold large logits nor long sums; else itself."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -1,0 +1,249 @@
+"""Decoding states: what a variant remembers between two steps.
+
+A state is a value. Extending it gives a new one and leaves the old one as it was, so one state may
+be extended twice (beams, forks), reordered, or kept for a second turn.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from polyattn.errors import MaskError, ShapeError
+from polyattn.mask import Mask
+
+
+class State(ABC):
+    """``length``: tokens seen, padding included. ``nbytes``: memory held."""
+
+    length: int
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+
+    @abstractmethod
+    def reorder(self, index: Tensor) -> Self:
+        """The state whose sample ``b`` is this state's sample ``index[b]``; index: (B',)."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecurrentState(State):
+    """A fixed set of tensors, each (B, ...), whose size does not depend on the length."""
+
+    length: int
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors.values())
+
+    def reorder(self, index: Tensor) -> Self:
+        moved = {name: t.index_select(0, index) for name, t in self.tensors.items()}
+        return replace(self, tensors=moved)
+
+    def advance(self, tokens: int, tensors: Mapping[str, Tensor]) -> Self:
+        """The state after ``tokens`` more, with these tensors in the place of the old."""
+        return replace(self, length=self.length + tokens, tensors=tensors)
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """Key-like tensors with room at their end, shared by the states that grew from one another.
+
+    ``tip`` holds the one position that may be written next. Taking it out of the list is atomic,
+    so of two states (or threads) that extend the same prefix one writes on and the other copies.
+    """
+
+    tensors: dict[str, Tensor]
+    tip: list[int]
+
+    def claim(self, position: int, tokens: int) -> bool:
+        capacity = next(iter(self.tensors.values())).shape[2]
+        if position + tokens > capacity:
+            return False
+        try:
+            self.tip.remove(position)
+        except ValueError:
+            return False
+        self.tip.append(position + tokens)
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+
+
+@dataclass(frozen=True, eq=False)
+class KeyValueState(State):
+    """All keys and values seen (or the last ``reach`` of them), in a buffer that grows.
+
+    reach: how many past keys a later query can still see; None means all.
+    Which keys are real, and their segment ids, are remembered with them.
+    """
+
+    length: int = 0
+    reach: int | None = None
+    _buffer: _Buffer | None = field(default=None, repr=False)
+    _span: tuple[int, int] = (0, 0)
+    _real: Tensor | None = field(default=None, repr=False)
+    _ids: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        small = sum(t.nbytes for t in (self._real, self._ids) if t is not None)
+        return small + (self._buffer.nbytes if self._buffer else 0)
+
+    @property
+    def held(self) -> int:
+        """How many keys are held now."""
+        return self._span[1] - self._span[0]
+
+    def reorder(self, index: Tensor) -> Self:
+        def pick(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.index_select(0, index)
+
+        if self._buffer is None:
+            return self
+        tensors = {n: t.index_select(0, index) for n, t in self._views().items()}
+        return replace(
+            self,
+            _buffer=_Buffer(tensors, [self.held]),
+            _span=(0, self.held),
+            _real=pick(self._real),
+            _ids=pick(self._ids),
+        )
+
+    def append(self, new: Mapping[str, Tensor], mask: Mask) -> tuple[dict[str, Tensor], Mask, Self]:
+        """Add tokens. new: key-like tensors (B, H, tokens, width). mask: of the new tokens.
+
+        Returns: the tensors over all keys still visible, the mask over them (causal added), and
+        the state afterwards. Raises: ShapeError where the new tokens do not fit the old.
+        """
+        tokens = next(iter(new.values())).shape[2]
+        self._check(new)
+        start, stop = self._span
+        buffer = self._buffer
+        if self._needs_graph(new):
+            whole = self._concatenated(new)
+            buffer, start, stop = _Buffer(whole, [self.held + tokens]), 0, self.held
+        elif buffer is None or not buffer.claim(stop, tokens):
+            buffer, start, stop = self._moved(new, tokens), 0, self.held
+            self._write(buffer, new, stop, tokens)
+        else:
+            self._write(buffer, new, stop, tokens)
+        real = _padding_of_all(self._real, mask.real, self.held, tokens)
+        ids = self._ids_of_all(mask.key_ids)
+        grown = replace(
+            self,
+            length=self.length + tokens,
+            _buffer=buffer,
+            _span=(start, stop + tokens),
+            _real=real,
+            _ids=ids,
+        )
+        return grown._views(), _over_all_keys(mask, real, ids), grown._trimmed()
+
+    def _views(self) -> dict[str, Tensor]:
+        assert self._buffer is not None
+        start, stop = self._span
+        return {n: t[:, :, start:stop] for n, t in self._buffer.tensors.items()}
+
+    def _needs_graph(self, new: Mapping[str, Tensor]) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        held = self._buffer.tensors if self._buffer else {}
+        return any(t.requires_grad for t in (*new.values(), *held.values()))
+
+    def _concatenated(self, new: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if self._buffer is None:
+            return dict(new)
+        return {n: torch.cat([t, new[n]], dim=2) for n, t in self._views().items()}
+
+    def _moved(self, new: Mapping[str, Tensor], tokens: int) -> _Buffer:
+        """A buffer with room to double, holding what this state still sees."""
+        needed = self.held + tokens
+        capacity = max(2 * needed, 16) if self.reach is None else max(2 * self.reach, needed)
+        tensors = {n: t.new_empty((*t.shape[:2], capacity, t.shape[3])) for n, t in new.items()}
+        if self.held:
+            for name, view in self._views().items():
+                tensors[name][:, :, : self.held] = view
+        return _Buffer(tensors, [needed])
+
+    @staticmethod
+    def _write(buffer: _Buffer, new: Mapping[str, Tensor], at: int, tokens: int) -> None:
+        for name, tensor in buffer.tensors.items():
+            tensor[:, :, at : at + tokens] = new[name]
+
+    def _trimmed(self) -> Self:
+        """Forget what no later query can see; give back a buffer beyond twice the reach."""
+        if self.reach is None or self.held <= self.reach:
+            return self
+        start, stop = self._span
+        drop = self.held - self.reach
+        slim = replace(
+            self,
+            _span=(start + drop, stop),
+            _real=None if self._real is None else self._real[:, drop:],
+            _ids=None if self._ids is None else self._ids[:, drop:],
+        )
+        assert self._buffer is not None
+        capacity = next(iter(self._buffer.tensors.values())).shape[2]
+        if capacity <= 2 * max(self.reach, 1):
+            return slim
+        tensors = {n: t.clone() for n, t in slim._views().items()}
+        return replace(slim, _buffer=_Buffer(tensors, [self.reach]), _span=(0, self.reach))
+
+    def _ids_of_all(self, new: Tensor | None) -> Tensor | None:
+        if self.held == 0:
+            return new
+        if (self._ids is None) != (new is None):
+            has, lacks = ("state", "new tokens") if new is None else ("new tokens", "state")
+            raise MaskError(
+                f"extend: the {has} have segments and the {lacks} have none, so which of them "
+                "belong together is not said; give Mask.segments(ids) with every chunk"
+            )
+        return None if self._ids is None or new is None else torch.cat([self._ids, new], dim=1)
+
+    def _check(self, new: Mapping[str, Tensor]) -> None:
+        if self._buffer is None:
+            return
+        for name, held in self._buffer.tensors.items():
+            came = new[name]
+            if (came.shape[0], came.shape[1], came.shape[3], came.dtype, came.device) != (
+                held.shape[0],
+                held.shape[1],
+                held.shape[3],
+                held.dtype,
+                held.device,
+            ):
+                raise ShapeError(
+                    f"extend: {name} is {tuple(came.shape)} {came.dtype} on {came.device}, but the "
+                    f"state holds {tuple(held.shape)} {held.dtype} on {held.device}; batch, heads, "
+                    "width, dtype and device must stay those of the first chunk (new_state starts "
+                    "afresh)"
+                )
+
+
+def _padding_of_all(
+    old: Tensor | None, new: Tensor | None, held: int, tokens: int
+) -> Tensor | None:
+    """Which of all keys are real; a side that says nothing has real keys only."""
+    if old is None and new is None:
+        return None
+    if old is None:
+        assert new is not None
+        old = new.new_ones((new.shape[0], held))
+    if new is None:
+        new = old.new_ones((old.shape[0], tokens))
+    return torch.cat([old, new], dim=1)
+
+
+def _over_all_keys(mask: Mask, real: Tensor | None, ids: Tensor | None) -> Mask:
+    """The mask of the new queries over old and new keys: causal, and what the state remembers."""
+    return Mask(prefix=0, span=mask.span, real=real, key_ids=ids, slopes=mask.slopes)
