@@ -9,6 +9,6 @@ import polyattn
 
 
 @polyattn.hookimpl
-def polyattn_variants() -> Iterator[polyattn.Spec]:
+def polyattn_variants() -> Iterator[object]:
     """Yield the descriptors of the manifest."""
     yield from polyattn.read_manifest(__name__)
