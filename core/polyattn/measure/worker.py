@@ -1,0 +1,166 @@
+"""Worker processes: each with a known allocator, a known number of threads, and a way to die alone.
+
+A fresh buffer of 32 MB costs page faults that exceed the work done in it, unless glibc is told to
+keep its memory, and it listens only before a process starts. So nothing is timed in the process
+that the user started. A worker that is killed (a variant may ask for more memory than there is)
+takes nothing else with it.
+
+The protocol is one JSON object a line. The parent writes one request, ``{"job": name, ...}``; the
+worker answers with any number of events, ``{"event": ..., ...}``, and at last with ``{"event":
+"done"}``, or ``{"event": "failed", "reason": ...}`` if the job raised. See ``jobs`` for the jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import IO, Any, Self
+
+from polyattn.errors import PolyattnError
+
+Event = dict[str, Any]
+
+ALLOCATOR: Mapping[str, str] = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**34),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""glibc's switches: take memory from the heap instead of mapping it anew, and do not give it back."""
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_GRACE = 5.0
+
+
+class WorkerFailed(PolyattnError):
+    """A job raised, or its process died. One line that says which."""
+
+
+def allocator_settings() -> dict[str, str]:
+    """The allocator's switches as this process was started with them, to be kept with results."""
+    if platform.libc_ver()[0] != "glibc":
+        return {"allocator": "not glibc: page faults of fresh memory are part of every timing"}
+    return {name: os.environ.get(name, "default") for name in ALLOCATOR}
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The environment of a worker with so many threads. Elsewhere than on glibc the switches mean
+    nothing and are left out."""
+    environment = dict(os.environ)
+    if platform.libc_ver()[0] == "glibc":
+        environment.update(ALLOCATOR)
+    environment.update({name: str(threads) for name in _THREADS})
+    # A worker must find the same polyattn, and the same plugins, as its parent.
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return environment
+
+
+class Worker:
+    """A process that does jobs, one after another. A context manager: leaving it ends the process.
+
+    command: what to run, for tests; by default ``python -m polyattn.measure.jobs``.
+    """
+
+    def __init__(self, threads: int = 1, command: tuple[str, ...] | None = None) -> None:
+        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            command or (sys.executable, "-m", "polyattn.measure.jobs"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=worker_environment(threads),
+            text=True,
+            # Ctrl-C is the parent's to hear: it decides what is still written.
+            start_new_session=True,
+        )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, job: str, **request: Any) -> None:
+        """Send a request. Its events come from ``events`` or ``next_event``."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"job": job, **request}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise WorkerFailed(self._obituary()) from None
+
+    def next_event(self, timeout: float | None = None) -> Event | None:
+        """The next event of the running job, or None if none came within ``timeout`` seconds.
+
+        Raises: WorkerFailed if the job failed or the process died.
+        """
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if line is None:
+            raise WorkerFailed(self._obituary())
+        event: Event = json.loads(line)
+        if event["event"] == "failed":
+            raise WorkerFailed(event["reason"])
+        return event
+
+    def events(self, job: str, **request: Any) -> Iterator[Event]:
+        """Do one job and yield its events, without the closing one."""
+        self.start(job, **request)
+        while True:
+            event = self.next_event()
+            if event is not None:
+                if event["event"] == "done":
+                    return
+                yield event
+
+    def close(self) -> None:
+        """End the process: by itself if it is idle, else at once."""
+        if self.alive:
+            self._process.kill()
+        self._process.wait(_GRACE)
+        self._reader.join(_GRACE)
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _obituary(self) -> str:
+        """Why the process is gone, in one line."""
+        code = self._process.wait(_GRACE)
+        self._errors.seek(0)
+        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        if code >= 0:
+            said = f": {last[0]}" if last else ""
+            return f"its process ended with exit code {code}{said}"
+        name = signal.Signals(-code).name
+        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
+        return f"its process was ended by {name}{hint}"
