@@ -1,0 +1,1 @@
+"""Layers that compose: multi-head attention, positions, norms, feed-forward, blocks."""

@@ -1,0 +1,95 @@
+"""The attention of each layer: looked up, parsed, judged and built, with paths in every error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polyattn.capabilities import Call, Part, Refusal
+from polyattn.config import Choice, StackConfig
+from polyattn.contract import SequenceAttention
+from polyattn.errors import ConfigError, PolyattnError, Unsupported
+from polyattn.factory import Blueprint, resolve
+from polyattn.registry import Registry
+from polyattn.spec import PresetSpec
+
+__all__ = ["Plan", "plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One entry of the attention pattern, ready to be built for any layer that repeats it."""
+
+    choice: Choice
+    blueprint: Blueprint
+    config: StackConfig
+    resolved: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Where the entry stood and what it named."""
+        return f"{self.choice.path} ({self.choice.name})"
+
+    def build(self, parts: frozenset[Part]) -> SequenceAttention:
+        """A variant for the sizes of the config. parts: what its model adds to every mask.
+
+        Raises: Unsupported for what cannot work, whatever the call; ConfigError.
+        """
+        dropout = self._dropout()
+        try:
+            variant = self.blueprint.build(self.config.sizes)
+            if not isinstance(variant, SequenceAttention):
+                raise ConfigError("expected a variant over sequences, got one over feature maps")
+            # What a variant requires may still come with the caller's own mask.
+            asked = parts if "causal" in parts else parts | variant.claims.requires
+            call = Call(sizes=self.config.sizes, parts=asked, cross=False, dropout=dropout)
+            refusals = variant.refusals(call)
+        except Unsupported as error:
+            refusals = error.refusals
+        except PolyattnError as error:
+            raise type(error)(f"{self.label}: {error}") from None
+        if refusals:
+            raise Unsupported(self._blamed(refusals), refusals)
+        assert isinstance(variant, SequenceAttention)
+        return variant
+
+    def _dropout(self) -> float:
+        return float(getattr(self.blueprint.config, "dropout", 0.0))
+
+    def _blamed(self, refusals: tuple[Refusal, ...]) -> str:
+        """The key that asked for it: what all layers share, or the entry itself."""
+        shared = "dropout" not in self.choice.options
+        if shared and any(refusal.option.endswith("dropout") for refusal in refusals):
+            return f"attention_dropout = {self.config.attention_dropout:g}: {self.label}"
+        return self.label
+
+
+def plan(choice: Choice, config: StackConfig, registry: Registry) -> Plan:
+    """The plan of an entry: its name looked up, its options parsed.
+
+    Raises: UnknownName, NameClash, Unavailable, ConfigError, each with the path of the entry.
+    """
+    options = dict(choice.options)
+    if config.attention_dropout:
+        options.setdefault("dropout", config.attention_dropout)
+    try:
+        entry = registry.find(choice.name)
+        blueprint = resolve(choice.name, options, where=choice.path, registry=registry)
+    except PolyattnError as error:
+        raise type(error)(_located(str(error), choice)) from None
+    name = choice.name
+    if isinstance(entry.spec, PresetSpec):
+        # Written out, so that the model can be built where the preset is not known.
+        name = entry.spec.variant
+    resolved = {"name": name, **blueprint.config.model_dump(mode="json")}
+    return Plan(choice, blueprint, config, resolved)
+
+
+def _located(message: str, choice: Choice) -> str:
+    """The message with the path first and the name behind the path, each once."""
+    if not message.startswith(choice.path):
+        return f"{choice.path}: {message}"
+    ends = [message.find(mark) for mark in (": ", " = ") if mark in message]
+    end = min(ends, default=len(message))
+    return f"{message[:end]} ({choice.name}){message[end:]}"

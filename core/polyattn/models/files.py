@@ -1,0 +1,137 @@
+"""A model in a folder: a config, weights, versions. Nothing that could run code is read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+import yaml
+from torch import Tensor, nn
+
+from polyattn.errors import ConfigError
+from polyattn.models.build import build
+from polyattn.models.stack import SequenceModel
+
+__all__ = ["Opened", "load", "load_weights", "save"]
+
+CONFIG = "config.yaml"
+WEIGHTS = "model.safetensors"
+VERSIONS = "versions.yaml"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What two sets of parameters did not share, by name.
+
+    left_out: in the file, without a place in the model. untouched: in the model, not in the file.
+    """
+
+    left_out: tuple[str, ...]
+    untouched: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """True where something was left out or untouched."""
+        return bool(self.left_out or self.untouched)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.left_out:
+            parts.append(f"left out of the file: {', '.join(self.left_out)}")
+        if self.untouched:
+            parts.append(f"not in the file, as initialised: {', '.join(self.untouched)}")
+        return "; ".join(parts) or "every parameter was read"
+
+
+def save(model: SequenceModel, folder: str | Path, *, overwrite: bool = False) -> None:
+    """Write config.yaml (resolved), model.safetensors and versions.yaml into a folder.
+
+    Raises: ConfigError for a model without config, and for a folder that already holds one.
+    """
+    config = model.config
+    folder = Path(folder)
+    if not overwrite:
+        for name in (CONFIG, WEIGHTS, VERSIONS):
+            if (folder / name).exists():
+                raise ConfigError(
+                    f"{folder / name}: expected a folder without a model, and it holds one; give "
+                    "another folder, or overwrite=True"
+                )
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    safetensors.torch.save_file(weights, folder / WEIGHTS)
+    (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    (folder / VERSIONS).write_text(yaml.safe_dump(_versions()), encoding="utf-8")
+
+
+def load(folder: str | Path, config: Mapping[str, Any] | str | Path | None = None) -> SequenceModel:
+    """The model that `save` wrote, in the dtype of its weights, on the CPU.
+
+    config: builds this model instead, for example one with another variant, and opens the same
+    weights; a warning then names the parameters that the two do not share.
+
+    Raises: ConfigError for a missing or damaged file, and where parameters differ in shape, or
+    at all without ``config``.
+    """
+    folder = Path(folder)
+    model = build(folder / CONFIG if config is None else config)
+    opened = load_weights(model, folder)
+    if opened and config is None:
+        raise ConfigError(
+            f"{folder / WEIGHTS}: expected the parameters that {CONFIG} describes, got others: "
+            f"{opened}; pass config= to open them with another config"
+        )
+    if opened:
+        warnings.warn(f"{folder / WEIGHTS}: {opened}", stacklevel=2)
+    return model
+
+
+def load_weights(model: nn.Module, folder: str | Path) -> Opened:
+    """Copy the weights of a folder into ``model``, which takes their dtype where they share one.
+
+    Returns: the names that the two do not share, which keep what they had.
+    Raises: ConfigError for a missing or damaged file, and where a name has two shapes.
+    """
+    path = Path(folder) / WEIGHTS
+    weights = _read(path)
+    own = model.state_dict()
+    for name in sorted(weights.keys() & own.keys()):
+        if weights[name].shape != own[name].shape:
+            raise ConfigError(
+                f"{path}: {name}: expected {tuple(own[name].shape)}, got "
+                f"{tuple(weights[name].shape)}; build the model with the sizes in {CONFIG}"
+            )
+    dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
+    if len(dtypes) == 1:
+        model.to(dtypes.pop())
+    model.load_state_dict(weights, strict=False)
+    return Opened(
+        left_out=tuple(sorted(weights.keys() - own.keys())),
+        untouched=tuple(sorted(own.keys() - weights.keys())),
+    )
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: missing; expected a folder that save() wrote") from None
+    except (OSError, safetensors.SafetensorError) as error:
+        reason = json.dumps(str(error))
+        raise ConfigError(f"{path}: expected a safetensors file, got {reason}") from None
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "polyattn": importlib.metadata.version("polyattn"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
