@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ class Admission(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self._answers: dict[Hashable, tuple[Self, ...]] = {}
+        self._answers: dict[Hashable, tuple[Admission, ...]] = {}
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor: ...
@@ -68,7 +68,7 @@ class Admission(nn.Module):
             found += self.refuse_lengths(call.queries, call.keys, call.window)
         return tuple(found)
 
-    def candidates(self, call: Call) -> tuple[Self, ...]:
+    def candidates(self, call: Call) -> tuple[Admission, ...]:
         """Who may answer a call, whatever its lengths. Raises: Unsupported for nobody."""
         refusals = self.refusals(call)
         if refusals:
@@ -112,7 +112,7 @@ class Admission(nn.Module):
             return chosen.reference(q, k, v, mask, inputs)
         return chosen.attend(q, k, v, mask, inputs)
 
-    def _choose(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Self:
+    def _choose(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Admission:
         candidates = self._known(q, k, v, mask, inputs, state=False)
         queries, keys = q.shape[2], k.shape[2]
         for candidate in candidates:
@@ -124,7 +124,7 @@ class Admission(nn.Module):
 
     def _known(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, *, state: bool
-    ) -> tuple[Self, ...]:
+    ) -> tuple[Admission, ...]:
         """The candidates for calls like this one, judged when first met."""
         if torch.compiler.is_compiling():
             return self._judge(q, k, v, mask, inputs, state)
@@ -151,7 +151,7 @@ class Admission(nn.Module):
 
     def _judge(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, state: bool
-    ) -> tuple[Self, ...]:
+    ) -> tuple[Admission, ...]:
         call = self._call(q, k, v, mask, inputs, state=state)
         if self.sizes is not None and self.sizes != call.sizes:
             raise ShapeError(f"{self.label}: built for {self.sizes}, got tensors of {call.sizes}")

@@ -8,7 +8,7 @@ it; not declared, it is reported as not claimed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -17,7 +17,8 @@ import torch
 from polyattn.errors import ConfigError
 
 Part = Literal["causal", "window", "padding", "segments", "dense", "bias", "alibi"]
-PARTS: tuple[Part, ...] = get_args(Part)
+PARTS: frozenset[Part] = frozenset(get_args(Part))
+"""Every part a mask can have."""
 
 FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 """Every dtype that a variant written in plain torch operations usually takes."""
@@ -77,7 +78,7 @@ class InputSize:
 class Support:
     """What a variant does on one kind of device."""
 
-    dtypes: frozenset[torch.dtype] = FLOATS
+    dtypes: Set[torch.dtype] = FLOATS
     backward: bool = True
     double_backward: bool = False
 
@@ -112,8 +113,8 @@ class Capabilities:
     compiles, exports: "no", with "fixed" lengths only, or "dynamic".
     """
 
-    masks: frozenset[Part] = frozenset()
-    requires: frozenset[Part] = frozenset()
+    masks: Set[Part] = frozenset()
+    requires: Set[Part] = frozenset()
     unequal_lengths: bool = True
     grouped_heads: Literal["native", "repeated", "no"] = "repeated"
     value_width: bool = True
@@ -133,9 +134,11 @@ class Capabilities:
     def __post_init__(self) -> None:
         object.__setattr__(self, "masks", frozenset(self.masks) | frozenset(self.requires))
         object.__setattr__(self, "requires", frozenset(self.requires))
-        unknown = sorted(self.masks - frozenset(PARTS))
+        unknown = sorted(self.masks - PARTS)
         if unknown:
-            raise ConfigError(f"Capabilities.masks = {unknown}: known parts are {list(PARTS)}")
+            raise ConfigError(
+                f"Capabilities.masks = {unknown}: known parts are {list(get_args(Part))}"
+            )
 
     @property
     def causal(self) -> Literal["no", "yes", "required"]:
@@ -200,8 +203,8 @@ class Capabilities:
             )
 
     def _refuse_parts(self, parts: frozenset[str]) -> Iterator[Refusal]:
-        allowed = ", ".join(p for p in PARTS if p in self.masks) or "no mask at all"
-        for part in PARTS:
+        allowed = ", ".join(p for p in get_args(Part) if p in self.masks) or "no mask at all"
+        for part in get_args(Part):
             if part in parts and part not in self.masks:
                 yield Refusal(
                     "mask",
@@ -244,7 +247,7 @@ class FeatureMapCapabilities:
     batch_independent: a sample alone gives what it gives in a batch.
     """
 
-    spatial_dims: frozenset[int] = frozenset({1, 2, 3})
+    spatial_dims: Set[int] = frozenset({1, 2, 3})
     keep: bool = False
     gate: tuple[float, float] | None = None
     batch_independent: bool = True

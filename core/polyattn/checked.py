@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ def _shapes(expected: str, q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def check_feature_map(
-    name: str, x: Tensor, keep: Tensor | None, channels: int | None, spatial: frozenset[int]
+    name: str, x: Tensor, keep: Tensor | None, channels: int | None, spatial: Set[int]
 ) -> None:
     """Is x (B, C, *spatial) with the channels that were built, and keep bool (B, *spatial)?"""
     if x.ndim - 2 not in spatial:

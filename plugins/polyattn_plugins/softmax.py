@@ -1,0 +1,217 @@
+"""Softmax attention: written out (``dense``), and by PyTorch's fused kernels (``sdpa``, ``flash``).
+
+    out_i = sum_j softmax_j(scale * q_i . k_j + b_ij) v_j,     scale = 1/sqrt(D)
+
+over the keys j that query i may see.
+
+Paper: Vaswani et al., Attention is all you need, https://arxiv.org/abs/1706.03762; the fused
+kernel: Dao et al., FlashAttention, https://arxiv.org/abs/2205.14135.
+
+Deviations:
+- a query that sees no key gives zeros, where the formula has none and a plain softmax gives NaN;
+- ``dense`` keeps logits and softmax of half types in float32.
+
+Cost: 4 H D operations per pair of query and key. Memory: ``dense`` holds the (L, S) weights;
+``sdpa`` and ``flash`` hold blocks of them, unless PyTorch falls back to its plain kernel (on the
+CPU: dropout, Dv != D, a bias that needs gradients).
+
+When not to use it: for long sequences where a window or a linear form is enough, since the cost
+grows with L times S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import dropout, scaled_dot_product_attention
+
+from polyattn import (
+    PARTS,
+    Call,
+    Capabilities,
+    Inputs,
+    Mask,
+    Refusal,
+    SequenceAttention,
+    Support,
+    kit,
+)
+
+__all__ = ["Dense", "Flash", "Sdpa", "SoftmaxConfig"]
+
+
+class SoftmaxConfig(SequenceAttention.Config):
+    """The options that every member of the operation ``softmax`` shares."""
+
+
+class Dense(SequenceAttention):
+    """Softmax attention as one would write it on a board: any mask, any bias, any device."""
+
+    capabilities = Capabilities(
+        masks=PARTS,
+        dropout=True,
+        state="key_value",
+        exactness="exact",
+        rows_sum_to_one=True,
+        linear_in_values=True,
+        key_order_invariant=True,
+        compiles="dynamic",
+        exports="dynamic",
+    )
+
+    Config = SoftmaxConfig
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        batch, heads, queries, width = q.shape
+        keys = k.shape[2]
+        exact = kit.accumulation_dtype(q.dtype)
+        # Scaling q rather than the logits keeps the product in range.
+        logits = (q.to(exact) * self.scale_for(width)) @ k.to(exact).mT
+        bias = mask.logit_bias(queries, keys, dtype=exact, device=q.device)
+        if bias is not None:
+            logits = logits + bias
+        keep = mask.keep(queries, keys, batch, heads, q.device)
+        weights = kit.masked_softmax(logits, keep)
+        if self.dropout_p:
+            weights = dropout(weights, self.dropout_p)
+        return (weights @ v.to(exact)).to(q.dtype)
+
+
+class Sdpa(SequenceAttention):
+    """``torch.nn.functional.scaled_dot_product_attention``, whichever kernel it takes.
+
+    On the CPU it drops to its plain kernel, which holds the (L, S) weights, with dropout, with
+    Dv != D, and with a bias that needs gradients.
+    """
+
+    capabilities = Capabilities(
+        masks=PARTS,
+        grouped_heads="native",
+        dropout=True,
+        state="key_value",
+        exactness="exact",
+        rows_sum_to_one=True,
+        linear_in_values=True,
+        key_order_invariant=True,
+        compiles="dynamic",
+        exports="dynamic",
+    )
+
+    Config = SoftmaxConfig
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        attn_mask, is_causal = _lowered(mask, q, k)
+        return scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=attn_mask,
+            dropout_p=self.dropout_p,
+            is_causal=is_causal,
+            scale=self._scale,
+            # A comparison of two dynamic sizes is a symbol, which export rejects as a flag.
+            enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
+        )
+
+
+class Flash(SequenceAttention):
+    """PyTorch's flash kernel, called by its own operator: this kernel, or a refusal.
+
+    Asking through ``torch.nn.attention.sdpa_kernel`` would set flags of the whole process, which
+    two threads cannot do at once.
+    """
+
+    capabilities = Capabilities(
+        masks=PARTS,
+        value_width=False,
+        state="key_value",
+        devices={
+            "cpu": Support(),
+            "cuda": Support(dtypes={torch.float16, torch.bfloat16}),
+        },
+        exactness="exact",
+        rows_sum_to_one=True,
+        linear_in_values=True,
+        key_order_invariant=True,
+        compiles="dynamic",
+        exports="dynamic",
+    )
+
+    Config = SoftmaxConfig
+
+    def refuse(self, call: Call) -> Iterable[Refusal]:
+        if call.bias_grad:
+            way_out = "detach the bias or ask for sdpa or dense"
+            yield Refusal("bias", "requires grad", "a bias without gradients", way_out)
+        if call.device in _OPERATORS and not hasattr(torch.ops.aten, _OPERATORS[call.device]):
+            way_out = "ask for sdpa, or use a torch this version was tested with"
+            yield Refusal("torch", torch.__version__, "versions with the flash operator", way_out)
+        if call.device != "cuda":
+            return
+        closed = sorted((call.parts or frozenset()) - {"causal"})
+        if closed or call.prefix:
+            way_out = "ask for sdpa"
+            yield Refusal("mask", closed or "causal prefix", "causal on cuda", way_out)
+        if call.sizes is not None and call.sizes.head_dim > _WIDEST:
+            way_out = "ask for sdpa"
+            yield Refusal("head_dim", call.sizes.head_dim, f"up to {_WIDEST} on cuda", way_out)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        scale = self.scale_for(q.shape[-1])
+        if q.device.type == "cuda":
+            return _flash_on_cuda(q, k, v, mask, scale)
+        attn_mask, is_causal = _lowered(mask, q, k)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = _as_bias(attn_mask, q.dtype)
+        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+        )[0]
+        return out
+
+
+_WIDEST = 256
+_OPERATORS = {
+    "cpu": "_scaled_dot_product_flash_attention_for_cpu",
+    "cuda": "_scaled_dot_product_flash_attention",
+}
+
+
+def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
+    """The CUDA operator knows one mask, causal from the first key on."""
+    queries, keys = q.shape[2], k.shape[2]
+    causal = mask.prefix is not None and queries > 1
+    if causal and queries < keys:
+        # Queries in front move ours to the last positions; their rows are thrown away.
+        q = torch.nn.functional.pad(q, (0, 0, keys - queries, 0))
+    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(
+        q, k, v, 0.0, causal, False, scale=scale
+    )[0]
+    return out[:, :, -queries:]
+
+
+def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
+    """The mask as PyTorch's pair: a tensor (bool, or added to the logits), and its causal flag."""
+    batch, heads, queries, _ = q.shape
+    keys = k.shape[2]
+    if mask.is_full:
+        return None, False
+    if mask.prefix == 0 and (queries == keys or queries == 1):
+        # Its flag counts from the first key, and costs half of what a tensor does.
+        rest = mask.without("causal")
+        if rest.is_full:
+            return None, True if queries > 1 else False  # noqa: SIM210  (see enable_gqa)
+        if queries == 1:
+            mask = rest
+    keep = mask.keep(queries, keys, batch, heads, q.device)
+    bias = mask.logit_bias(queries, keys, dtype=q.dtype, device=q.device)
+    if bias is None:
+        return keep, False
+    return (bias if keep is None else bias.masked_fill(~keep, -torch.inf)), False
+
+
+def _as_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
+    zeros = torch.zeros((), dtype=dtype, device=keep.device)
+    return torch.where(keep, zeros, -torch.inf)
