@@ -35,7 +35,8 @@ class Blueprint:
     kind: str
     config: Options
     _cls: type[Attention] | None = field(repr=False)
-    _members: Mapping[str, type[SequenceAttention]] = field(repr=False)
+    _members: Mapping[str, type[SequenceAttention]] = field(repr=False, default_factory=dict)
+    _unusable: Mapping[str, str] = field(repr=False, default_factory=dict)
 
     def build(self, size: Sizes | int | None = None) -> Attention:
         """The module. size: ``Sizes`` of a sequence variant, channels of a feature map."""
@@ -47,17 +48,18 @@ class Blueprint:
             raise ConfigError(f"{self.name} is over sequences: expected sizes=..., got channels")
         if self._cls is not None:
             return self._cls(self.config, size)  # type: ignore[arg-type]
-        return Operation(self.name, self._built(size), self.config, size)
+        return self._operation(size)
 
-    def _built(self, size: Sizes | None) -> dict[str, SequenceAttention]:
+    def _operation(self, size: Sizes | None) -> Operation:
+        """The members that can be built; why the others cannot is told with every choice."""
         members = {}
+        unusable = dict(self._unusable)
         for name, cls in self._members.items():
             try:
                 members[name] = cls(self.config, size)
-            except Unsupported:
-                # A member that can never answer under these options is no member of this one.
-                continue
-        return members
+            except Unsupported as error:
+                unusable[name] = str(error)
+        return Operation(self.name, members, self.config, size, unusable)
 
 
 def create(
@@ -98,12 +100,12 @@ def resolve(
     place = where or name
     if isinstance(entry.spec, OperationSpec):
         config = _config(load_target(entry.spec.config), given, place)
-        members = {m.name: _sequence_class(m) for m in registry.members(entry.spec.name)}
-        return Blueprint(name, "sequence", config, None, members)
+        members, unusable = _member_classes(registry, entry.spec.name)
+        return Blueprint(name, "sequence", config, None, members, unusable)
     if not isinstance(entry.spec, VariantSpec):
         raise ConfigError(f"{name!r} is a preset of a preset; name a variant or an operation")
     cls = _class_of(entry)
-    return Blueprint(name, entry.spec.kind, _config(cls.Config, given, place), cls, {})
+    return Blueprint(name, entry.spec.kind, _config(cls.Config, given, place), cls)
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,19 @@ def _class_of(entry: Entry) -> type[Attention]:
     if not hasattr(cls, "capabilities"):
         raise Unavailable(f"{entry.label}: {spec.target} declares no capabilities")
     return cls
+
+
+def _member_classes(
+    registry: Registry, operation: str
+) -> tuple[dict[str, type[SequenceAttention]], dict[str, str]]:
+    """The members' classes in order, and why some could not be loaded: others still serve."""
+    classes, unusable = {}, {}
+    for member in registry.members(operation):
+        try:
+            classes[member.name] = _sequence_class(member)
+        except Unavailable as error:
+            unusable[member.name] = str(error)
+    return classes, unusable
 
 
 def _sequence_class(entry: Entry) -> type[SequenceAttention]:

@@ -35,7 +35,8 @@ class Choice:
 class Operation(SequenceAttention):
     """A meaning asked for by name; each call is answered by the first member that takes it.
 
-    members: by name, in the order in which they are asked. Raises: Unavailable without any.
+    members: by name, in the order in which they are asked. unusable: why others are not among
+    them. Raises: Unavailable without any member.
     """
 
     members: nn.ModuleDict
@@ -46,10 +47,14 @@ class Operation(SequenceAttention):
         members: Mapping[str, SequenceAttention],
         config: Options,
         sizes: Sizes | None = None,
+        unusable: Mapping[str, str] | None = None,
     ) -> None:
         Admission.__init__(self)
         if not members:
-            raise Unavailable(f"operation {name!r} has no member that can be used here")
+            reasons = (
+                "; ".join(f"{n}: {why}" for n, why in (unusable or {}).items()) or "none known"
+            )
+            raise Unavailable(f"operation {name!r} has no member that can be used here: {reasons}")
         for member_name, member in members.items():
             if next(member.parameters(), None) is not None:
                 raise ConfigError(
@@ -61,6 +66,7 @@ class Operation(SequenceAttention):
         self.sizes = sizes
         self._scale = getattr(config, "scale", None)
         self._dropout = getattr(config, "dropout", 0.0)
+        self.unusable = dict(unusable or {})
         self.members = nn.ModuleDict(members)
         self.claims = reduce(_either, (member.claims for member in members.values()))
         refusals = self.refusals(Call(sizes=sizes, dropout=self._dropout))
@@ -76,7 +82,10 @@ class Operation(SequenceAttention):
 
         Raises: Unsupported, with every member's reasons, where nobody does.
         """
-        passed: list[tuple[str, tuple[Refusal, ...]]] = []
+        passed = [
+            (name, (Refusal("member", "unusable", "members that can be built", why),))
+            for name, why in self.unusable.items()
+        ]
         for name, member in self._ordered():
             refusals = member.refusals(call)
             if not refusals:
