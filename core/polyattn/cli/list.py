@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
 from typing import Any
 
+from polyattn.cli import tables
 from polyattn.registry import Entry, Registry, discover
 from polyattn.spec import OperationSpec, PresetSpec, VariantSpec
-
-_UNFOLDED = 400
 
 
 def list_names(*, as_json: bool = False) -> None:
@@ -40,27 +39,21 @@ def _data(registry: Registry) -> dict[str, Any]:
 
 
 def _print(registry: Registry) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # Without a terminal nothing is folded, so that lines can be searched.
-    console = Console() if sys.stdout.isatty() else Console(width=_UNFOLDED)
-    table = Table(box=None, pad_edge=False)
-    for title in ("name", "kind", "what it is", "from"):
-        table.add_column(title, overflow="fold", no_wrap=title != "what it is")
-    for name, entry in zip(registry.names(), registry.entries, strict=True):
-        style = "dim" if entry.reason else ""
-        cells = (name, kind(entry), summary(entry), entry.distribution)
-        table.add_row(*(Text(cell) for cell in cells), style=style)
-        if entry.reason:
-            table.add_row("", "", Text(f"unavailable: {entry.reason}"), "", style="yellow")
+    console = tables.console()
     if registry.entries:
-        console.print(table)
+        titles = ("name", "kind", "what it is", "from")
+        tables.show(console, titles, _rows(registry))
     for plugin in registry.unavailable:
-        console.print(Text(f"failed: {plugin.label}: {plugin.reason}", style="red"))
+        console.print(f"failed: {plugin.label}: {plugin.reason}", style="red", markup=False)
     if not registry.entries and not registry.unavailable:
         console.print("no plugin found; for a checkout: make")
+
+
+def _rows(registry: Registry) -> Iterator[tuple[str, ...]]:
+    for name, entry in zip(registry.names(), registry.entries, strict=True):
+        yield name, kind(entry), summary(entry), entry.distribution
+        if entry.reason:
+            yield "", "", f"unavailable: {entry.reason}", ""
 
 
 def kind(entry: Entry) -> str:

@@ -1,0 +1,142 @@
+"""``polyattn show``: what one name is, its options with their ranges, and what it claims."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyattn.cli import tables
+from polyattn.cli.list import kind, summary
+from polyattn.registry import Entry, Registry, discover, load_target
+from polyattn.spec import OperationSpec, PresetSpec, VariantSpec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Rows = Iterator[tuple[str, ...]]
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A variant, operation or preset.")],
+) -> None:
+    """Show one name: its formula and paper, its options, what it claims, who brings it."""
+    registry = discover()
+    entry = registry.find(name)
+    console = tables.console()
+    _facts(console, entry)
+    spec = entry.spec
+    if isinstance(spec, PresetSpec):
+        entry = registry.find(spec.variant)
+        console.print(f"\n{spec.variant}, with other defaults:\n", markup=False)
+        _facts(console, entry)
+    if isinstance(entry.spec, OperationSpec):
+        _members(console, registry, entry)
+        _options(console, load_target(entry.spec.config))
+    elif isinstance(entry.spec, VariantSpec):
+        _variant(console, load_target(entry.spec.target))
+
+
+def _facts(console: Console, entry: Entry) -> None:
+    spec = entry.spec
+    rows = [("name", entry.name), ("kind", kind(entry)), ("what it is", summary(entry))]
+    if isinstance(spec, VariantSpec):
+        rows += [("paper", spec.paper or "none given"), ("class", spec.target)]
+        rows += [("implements", spec.operation)] if spec.operation else []
+        rows += [("needs", ", ".join(spec.requires))] if spec.requires else []
+    rows.append(("from", f"{entry.distribution} ({entry.label})"))
+    tables.show(console, ("", ""), rows, headed=False)
+
+
+def _section(console: Console, titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    console.print()
+    tables.show(console, titles, rows)
+
+
+def _members(console: Console, registry: Registry, entry: Entry) -> None:
+    rows = [(member.name, summary(member)) for member in registry.members(entry.name)]
+    _section(console, ("asked in this order", "what it is"), rows)
+    for other in registry.entries:
+        spec = other.spec
+        if isinstance(spec, VariantSpec) and spec.operation == entry.name and other.reason:
+            console.print(f"{other.name}: unavailable: {other.reason}", markup=False)
+
+
+def _variant(console: Console, cls: Any) -> None:
+    for text in (inspect.getdoc(inspect.getmodule(cls)), vars(cls).get("__doc__")):
+        if text:
+            console.print(f"\n{inspect.cleandoc(text)}", markup=False, highlight=False)
+    _options(console, cls.Config)
+    _section(console, ("claim", "value"), _claims(cls.capabilities))
+
+
+def _options(console: Console, config: Any) -> None:
+    rows = [_option(name, field) for name, field in config.model_fields.items()]
+    if not rows:
+        console.print("\nno options")
+        return
+    _section(console, ("option", "type", "default", "range", "what it does"), rows)
+
+
+def _option(name: str, field: Any) -> tuple[str, ...]:
+    default = "required" if field.is_required() else repr(field.get_default())
+    return name, _type(field.annotation), default, _range(field.metadata), field.description or ""
+
+
+def _type(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+
+def _range(metadata: list[Any]) -> str:
+    """The limits among pydantic's metadata, as comparisons."""
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "multiple of"}
+    limits = [
+        f"{sign} {getattr(item, key)}"
+        for item in metadata
+        for key, sign in signs.items()
+        if getattr(item, key, None) is not None
+    ]
+    return ", ".join(limits) or "any"
+
+
+def _claims(capabilities: Any) -> Rows:
+    if hasattr(capabilities, "causal"):
+        yield "causal", capabilities.causal
+    for name in capabilities.__dataclass_fields__:
+        value = getattr(capabilities, name)
+        if name == "devices":
+            yield from ((f"on {place}", _support(support)) for place, support in value.items())
+        elif name == "lengths":
+            yield "lengths", _lengths(value)
+        elif name != "limit" or value:
+            yield name.replace("_", " "), _plain(value)
+
+
+def _lengths(rule: Any) -> str:
+    parts = []
+    if rule.multiple_of != 1:
+        parts.append(f"multiples of {rule.multiple_of}")
+    if rule.at_least:
+        parts.append(f"at least {rule.at_least}")
+    if rule.up_to is not None:
+        parts.append(f"up to {rule.up_to}")
+    return ", ".join(parts) or "any"
+
+
+def _support(support: Any) -> str:
+    dtypes = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in support.dtypes))
+    backward = "backward" if support.backward else "no backward"
+    twice = ", double backward" if support.double_backward else ""
+    return f"{dtypes}; {backward}{twice}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, frozenset):
+        return ", ".join(map(str, sorted(value))) or "none"
+    if isinstance(value, tuple):
+        return " to ".join(map(str, value))
+    return str(value)
