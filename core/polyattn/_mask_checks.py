@@ -222,7 +222,7 @@ def _exact(what: str, tensor: Tensor, sizes: tuple[tuple[str, int | None], ...])
     for axis, (_, size) in enumerate(sizes):
         if size is not None and tensor.shape[axis] != size:
             names = ", ".join(name for name, _ in sizes)
-            asked = ", ".join("any" if size is None else str(size) for _, size in sizes)
+            asked = ", ".join("any" if size is None else f"{size}" for _, size in sizes)
             raise MaskError(
                 f"expected {what} of shape ({names}) = ({asked}), got"
                 f" {tuple(tensor.shape)}; build the mask for this call's sizes"
@@ -235,7 +235,7 @@ def _broadcasts(
     sizes = (batch, heads, queries, keys)
     for have, size in zip(reversed(tensor.shape), reversed(sizes), strict=False):
         if size is not None and have not in (1, size):
-            asked = ", ".join("any" if size is None else str(size) for size in sizes)
+            asked = ", ".join("any" if size is None else f"{size}" for size in sizes)
             raise MaskError(
                 f"expected {what} that broadcasts to (B, H, L, S) = ({asked}), got"
                 f" {tuple(tensor.shape)}; each size must be 1 or the call's"

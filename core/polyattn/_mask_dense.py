@@ -148,7 +148,7 @@ def distances(slopes: Tensor, position: Tensor, keys: int) -> Tensor:
     wide = slopes.to(torch.promote_types(slopes.dtype, torch.float32))
     key = torch.arange(keys, device=position.device)
     distance = (position[:, None] - key).abs()
-    return -wide[:, None, None] * distance
+    return -wide.view(1, -1, 1, 1) * distance
 
 
 def _add(first: Tensor, second: Tensor) -> Tensor:
@@ -160,10 +160,10 @@ def _add(first: Tensor, second: Tensor) -> Tensor:
 
 def _cast(values: Tensor, dtype: torch.dtype) -> Tensor:
     limit = torch.finfo(dtype).max
-    if values.dtype == dtype:
-        return values
     if limit < torch.finfo(values.dtype).max:
-        # finfo.min of a wide dtype would become the -inf of a narrow one, and close.
+        # finfo.min of a wide dtype would become the -inf of a narrow one, and close. The limit
+        # must be exact: bfloat16 rounds float16's up.
+        values = values.to(torch.promote_types(values.dtype, dtype))
         values = torch.where(values.isinf(), values, values.clamp(-limit, limit))
     return values.to(dtype)
 
@@ -251,8 +251,8 @@ Segments = tuple[Tensor | None, Tensor | None, tuple[tuple[int, ...], ...] | Non
 def both_segments(first: Mask, second: Mask) -> Segments:
     """Ids that are equal where the ids of both masks are equal."""
     if first.key_ids is None or second.key_ids is None:
-        one = second if first.key_ids is None else first
-        return one.query_ids, one.key_ids, one.document_lengths
+        single = second if first.key_ids is None else first
+        return single.query_ids, single.key_ids, single.document_lengths
     checks.same_place("the key ids of two segments parts", first.key_ids, second.key_ids)
     if first.query_ids is None and second.query_ids is None:
         return None, _pairs(first.key_ids, second.key_ids), None
@@ -263,8 +263,9 @@ def both_segments(first: Mask, second: Mask) -> Segments:
             f"expected L <= S to combine one set of ids with two, got L={queries} and S={keys};"
             " give both parts two sets: Mask.segments(query_ids, key_ids)"
         )
-    ids = [segment_ids(mask, queries) for mask in (first, second)]
-    one, two = (both for both in ids if both is not None)
+    one, two = segment_ids(first, queries), segment_ids(second, queries)
+    assert one is not None
+    assert two is not None
     checks.same_place("the query ids of two segments parts", one[0], two[0])
     joint = _pairs(torch.cat(one, dim=1), torch.cat(two, dim=1))
     return joint[:, :queries], joint[:, queries:], None

@@ -41,7 +41,7 @@ def flatten(mask: Mask) -> tuple[list[Tensor], Context]:
 def flatten_with_keys(mask: Mask) -> tuple[list[tuple[Any, Tensor]], Context]:
     """As `flatten`, with the path to each tensor, for messages."""
     tensors, context = flatten(mask)
-    paths = [GetAttrKey(name if n == 0 else f"{name}[{n}]") for name, n, _ in _named(mask)]
+    paths = [GetAttrKey(name if name in _SINGLE else f"{name}_{n}") for name, n, _ in _named(mask)]
     return list(zip(paths, tensors, strict=True)), context
 
 
