@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from polyattn import kit
 from polyattn.capabilities import Call, Capabilities, InputSize, Refusal, Sizes
-from polyattn.checked import check_inputs, check_tensors
+from polyattn.checked import Extent, check_inputs, check_tensors
 from polyattn.errors import ShapeError, Unsupported
 from polyattn.mask import Mask
 
@@ -86,11 +86,11 @@ class Admission(nn.Module):
         by_definition: bool = False,
     ) -> Tensor:
         """Check a call and answer it."""
-        batch, heads, queries, keys = check_tensors(q, k, v)
-        mask.check(batch, heads, queries, keys, q.device)
+        extent = check_tensors(q, k, v)
+        mask.check(extent.batch, extent.heads, extent.queries, extent.keys, q.device)
         if self.side_inputs or inputs:
             check_inputs(self.label, self.side_inputs, inputs, q, k, v)
-        return self._answer(q, k, v, mask, inputs, by_definition)
+        return self._answer(q, k, v, mask, inputs, extent, by_definition)
 
     def _answer(
         self,
@@ -99,42 +99,50 @@ class Admission(nn.Module):
         v: Tensor,
         mask: Mask,
         inputs: Inputs,
+        extent: Extent,
         by_definition: bool = False,
     ) -> Tensor:
         """Find who answers, settle what shapes alone decide, and have it answered."""
-        chosen = self._choose(q, k, v, mask, inputs)
-        if not (q.shape[0] and q.shape[2] and k.shape[2]):
+        chosen = self._choose(q, k, v, mask, inputs, extent)
+        if not (extent.batch and extent.queries and extent.keys):
             return nothing(q, k, v)
-        heads = q.shape[1]
-        if heads != k.shape[1] and chosen.claims.grouped_heads != "native":
+        heads = extent.heads
+        if heads != extent.kv_heads and chosen.claims.grouped_heads != "native":
             k, v = kit.repeat_heads(k, heads), kit.repeat_heads(v, heads)
         if by_definition:
             return chosen.reference(q, k, v, mask, inputs)
         return chosen.attend(q, k, v, mask, inputs)
 
-    def _choose(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Admission:
-        candidates = self._known(q, k, v, mask, inputs, state=False)
-        queries, keys = q.shape[2], k.shape[2]
-        for candidate in candidates:
-            free = not candidate.refuses_by_length
-            if free or not tuple(candidate.refuse_lengths(queries, keys, mask.span)):
+    def _choose(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, extent: Extent
+    ) -> Admission:
+        for candidate in self._known(q, k, v, mask, inputs, extent, state=False):
+            if not candidate.refuses_by_length or not tuple(
+                candidate.refuse_lengths(extent.queries, extent.keys, mask.span)
+            ):
                 return candidate
-        call = self._call(q, k, v, mask, inputs, state=False, lengths=True)
+        call = self._call(q, k, v, mask, inputs, extent, state=False, lengths=True)
         raise Unsupported(self.label, self.refusals(call))
 
     def _known(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, *, state: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        inputs: Inputs,
+        extent: Extent,
+        *,
+        state: bool,
     ) -> tuple[Admission, ...]:
         """The candidates for calls like this one, judged when first met."""
         if torch.compiler.is_compiling():
-            return self._judge(q, k, v, mask, inputs, state)
+            return self._judge(q, k, v, mask, inputs, extent, state)
         key = (
+            extent[4:],
+            extent.heads,
             q.dtype,
             q.device,
-            q.shape[1],
-            q.shape[3],
-            k.shape[1],
-            v.shape[3],
             q.requires_grad or k.requires_grad or v.requires_grad,
             torch.is_grad_enabled(),
             self.training,
@@ -146,13 +154,20 @@ class Admission(nn.Module):
         if known is None:
             if len(self._answers) >= _REMEMBERED:
                 self._answers.clear()
-            known = self._answers[key] = self._judge(q, k, v, mask, inputs, state)
+            known = self._answers[key] = self._judge(q, k, v, mask, inputs, extent, state)
         return known
 
     def _judge(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, state: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        inputs: Inputs,
+        extent: Extent,
+        state: bool,
     ) -> tuple[Admission, ...]:
-        call = self._call(q, k, v, mask, inputs, state=state)
+        call = self._call(q, k, v, mask, inputs, extent, state=state)
         if self.sizes is not None and self.sizes != call.sizes:
             raise ShapeError(f"{self.label}: built for {self.sizes}, got tensors of {call.sizes}")
         unsaid = tuple(refuse_in_steps(mask)) if state else ()
@@ -167,6 +182,7 @@ class Admission(nn.Module):
         v: Tensor,
         mask: Mask,
         inputs: Inputs,
+        extent: Extent,
         *,
         state: bool,
         lengths: bool = False,
@@ -176,9 +192,9 @@ class Admission(nn.Module):
         return Call(
             device=q.device.type,
             dtype=q.dtype,
-            queries=q.shape[2] if lengths else None,
-            keys=k.shape[2] if lengths else None,
-            sizes=Sizes(q.shape[1], q.shape[3], k.shape[1], v.shape[3], longest),
+            queries=extent.queries if lengths else None,
+            keys=extent.keys if lengths else None,
+            sizes=Sizes(extent.heads, extent.head_dim, extent.kv_heads, extent.value_dim, longest),
             parts=mask.parts | {"causal"} if state else mask.parts,
             prefix=mask.prefix,
             window=mask.span,
@@ -190,17 +206,17 @@ class Admission(nn.Module):
 
     def _checked_chunk(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> bool:
         """Check the new tokens of a decoding step; False if there are none to answer."""
-        batch, heads, queries, keys = check_tensors(q, k, v)
-        if queries != keys:
+        extent = check_tensors(q, k, v)
+        if extent.queries != extent.keys:
             raise ShapeError(
-                f"extend: expected as many new keys as new queries, got L = {queries} and "
-                f"S = {keys}; keys of another sequence are attended to by forward"
+                f"extend: expected as many new keys as new queries, got L = {extent.queries} and "
+                f"S = {extent.keys}; keys of another sequence are attended to by forward"
             )
-        mask.check(batch, heads, queries, keys, q.device)
+        mask.check(extent.batch, extent.heads, extent.queries, extent.keys, q.device)
         if self.side_inputs or inputs:
             check_inputs(self.label, self.side_inputs, inputs, q, k, v)
-        self._known(q, k, v, mask, inputs, state=True)
-        return bool(batch and queries)
+        self._known(q, k, v, mask, inputs, extent, state=True)
+        return bool(extent.batch and extent.queries)
 
 
 def refuse_in_steps(mask: Mask) -> Iterable[Refusal]:

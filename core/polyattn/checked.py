@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,35 +12,59 @@ from polyattn.capabilities import InputSize, Sizes
 from polyattn.errors import ShapeError
 
 
-def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, int, int, int]:
-    """(B, H, L, S) of q (B, H, L, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv).
+class Extent(NamedTuple):
+    """The sizes of one call, read off its tensors once."""
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
+    kv_heads: int
+    value_dim: int
+
+
+def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> Extent:
+    """The sizes of q (B, H, L, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv).
 
     Raises: ShapeError, naming what was expected and what came.
     """
-    q_shape, k_shape, v_shape = q.shape, k.shape, v.shape
-    if not len(q_shape) == len(k_shape) == len(v_shape) == 4:
-        raise ShapeError(_shapes("four dimensions each, (B, heads, length, width)", q, k, v))
-    batch, heads, queries, head_dim = q_shape
-    kv_batch, kv_heads, keys, key_dim = k_shape
-    if kv_batch != batch or v_shape[0] != batch:
-        raise ShapeError(_shapes("one batch size", q, k, v))
-    if key_dim != head_dim:
-        raise ShapeError(_shapes("q and k of one width", q, k, v))
-    if v_shape[1] != kv_heads or v_shape[2] != keys:
-        raise ShapeError(_shapes("k and v of the same heads and length", q, k, v))
-    if kv_heads == 0 or heads % kv_heads:
-        raise ShapeError(_shapes("query heads that are a multiple of the key heads", q, k, v))
-    if head_dim == 0 or v_shape[3] == 0:
-        raise ShapeError(_shapes("widths of at least 1", q, k, v))
+    if q.ndim == k.ndim == v.ndim == 4:
+        batch, heads, queries, head_dim = q.shape
+        kv_batch, kv_heads, keys, key_dim = k.shape
+        value_batch, value_heads, values, value_dim = v.shape
+        if (
+            batch == kv_batch == value_batch
+            and head_dim == key_dim > 0
+            and value_heads == kv_heads > 0
+            and values == keys
+            and value_dim > 0
+            and heads % kv_heads == 0
+            and q.dtype is k.dtype is v.dtype
+            and q.device == k.device == v.device
+        ):
+            return Extent(batch, heads, queries, keys, head_dim, kv_heads, value_dim)
+    raise ShapeError(_misfit(q, k, v))
+
+
+def _misfit(q: Tensor, k: Tensor, v: Tensor) -> str:
+    """Which rule the tensors break; asked only when they break one."""
+    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.ndim == k.ndim == v.ndim == 4:
+        return f"expected four dimensions each, (B, heads, length, width), {shapes}"
+    if not q.shape[0] == k.shape[0] == v.shape[0]:
+        return f"expected one batch size, {shapes}"
+    if q.shape[3] != k.shape[3]:
+        return f"expected q and k of one width, {shapes}"
+    if k.shape[1:3] != v.shape[1:3]:
+        return f"expected k and v of the same heads and length, {shapes}"
+    if 0 in (q.shape[3], v.shape[3]):
+        return f"expected widths of at least 1, {shapes}"
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        return f"expected query heads that are a multiple of the key heads, {shapes}"
     if not q.dtype == k.dtype == v.dtype:
-        raise ShapeError(
-            f"expected q, k, v of one dtype, got {q.dtype}, {k.dtype}, {v.dtype}; convert them"
-        )
-    if not q.device == k.device == v.device:
-        raise ShapeError(
-            f"expected q, k, v on one device, got {q.device}, {k.device}, {v.device}; move them"
-        )
-    return batch, heads, queries, keys
+        return f"expected q, k, v of one dtype, got {q.dtype}, {k.dtype}, {v.dtype}; convert them"
+    return f"expected q, k, v on one device, got {q.device}, {k.device}, {v.device}; move them"
 
 
 def check_inputs(
@@ -65,11 +90,6 @@ def check_inputs(
                 f"{name}: expected the side input {key!r} as {expected} {q.dtype} on {q.device}, "
                 f"got {tuple(given.shape)} {given.dtype} on {given.device}"
             )
-
-
-def _shapes(expected: str, q: Tensor, k: Tensor, v: Tensor) -> str:
-    q_shape, k_shape, v_shape = (tuple(x.shape) for x in (q, k, v))
-    return f"expected {expected}, got q {q_shape}, k {k_shape}, v {v_shape}"
 
 
 def check_feature_map(

@@ -25,7 +25,7 @@ from polyattn.capabilities import (
     Sizes,
     refuse_device,
 )
-from polyattn.checked import check_feature_map
+from polyattn.checked import check_feature_map, check_tensors
 from polyattn.errors import ConfigError, Unsupported
 from polyattn.mask import Mask, as_mask
 from polyattn.options import Options
@@ -122,7 +122,8 @@ class SequenceAttention(Admission):
         """
         held, over_all, state = state.append({**inputs, "k": k, "v": v}, mask)
         keys, values = held.pop("k"), held.pop("v")
-        return self._answer(q, keys, values, over_all, held), state
+        extent = check_tensors(q, keys, values)
+        return self._answer(q, keys, values, over_all, held, extent), state
 
     def refuse(self, call: Call) -> Iterable[Refusal]:
         """Refusals beyond the claims: conditions and pairs. A field that is None is not judged.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from polyattn.admission import Admission, Inputs
 from polyattn.capabilities import Call, Capabilities, Lengths, Refusal, Sizes, Support
+from polyattn.checked import check_tensors
 from polyattn.contract import SequenceAttention
 from polyattn.errors import ConfigError, Unavailable, Unsupported
 from polyattn.mask import Mask
@@ -82,7 +83,7 @@ class Operation(SequenceAttention):
 
         Raises: Unsupported, with every member's reasons, where nobody does.
         """
-        passed = [
+        passed: list[tuple[str, tuple[Refusal, ...]]] = [
             (name, (Refusal("member", "unusable", "members that can be built", why),))
             for name, why in self.unusable.items()
         ]
@@ -110,10 +111,14 @@ class Operation(SequenceAttention):
         return tuple(_told_apart(found))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        return self._choose(q, k, v, mask, inputs).attend(q, k, v, mask, inputs)
+        return self._choose(q, k, v, mask, inputs, check_tensors(q, k, v)).attend(
+            q, k, v, mask, inputs
+        )
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        return self._choose(q, k, v, mask, inputs).reference(q, k, v, mask, inputs)
+        return self._choose(q, k, v, mask, inputs, check_tensors(q, k, v)).reference(
+            q, k, v, mask, inputs
+        )
 
     def extra_repr(self) -> str:
         return f"{self.name}: {self.config!r}"
