@@ -184,10 +184,14 @@ def _choice(value: Any, path: str) -> Choice:
     for key in options:
         if not isinstance(key, str):
             raise ConfigError(f"{path}.{key!r}: expected text as the key, got {_kind(key)}")
-    name = options.pop("name", None)
+    if "name" not in options:
+        for key in options:
+            if hint := suggestion(key, ["name"]):
+                raise ConfigError(f"{path}.{key}: unknown key{hint}")
+        raise ConfigError(f"{path}.name: missing; name a variant (`polyattn list` shows them)")
+    name = options.pop("name")
     if not isinstance(name, str):
-        near = suggestion("name", options) if name is None else ""
-        raise ConfigError(f"{path}.name = {name!r}: expected the name of a variant{near}")
+        raise ConfigError(f"{path}.name = {name!r}: expected the name of a variant, in text")
     return Choice(name=name, options=options, path=path)
 
 

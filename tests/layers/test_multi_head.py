@@ -2,14 +2,15 @@
 
 import copy
 
-import polyattn
 import pytest
 import torch
+from torch import nn
+
+import polyattn
 from polyattn import Mask, MultiHeadAttention, Sizes, Unsupported
 from polyattn.errors import ConfigError, MaskError, ShapeError
 from polyattn.layers.norms import NORMS
 from polyattn.layers.positions import Alibi, Rotary
-from torch import nn
 
 F64 = torch.float64
 
@@ -107,7 +108,7 @@ def test_positions_and_states_have_no_meaning_across_sequences():
     with pytest.raises(Unsupported, match="without a position part"):
         ours(x, x.clone())
     _, plain = pair()
-    with pytest.raises(Unsupported, match="Memory.*no state"):
+    with pytest.raises(Unsupported, match=r"Memory.*no state"):
         plain(x.double(), x.double(), None, None, plain.new_state(2))
 
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+
 from polyattn.errors import ConfigError, MaskError, ShapeError
 from polyattn.layers.positions import Alibi, Count, Learned, Rotary, Sinusoidal
 from polyattn.mask import Mask

@@ -71,11 +71,15 @@ def plan(choice: Choice, config: StackConfig, registry: Registry) -> Plan:
     Raises: UnknownName, NameClash, Unavailable, ConfigError, each with the path of the entry.
     """
     options = dict(choice.options)
-    if config.attention_dropout:
-        options.setdefault("dropout", config.attention_dropout)
     try:
         entry = registry.find(choice.name)
         blueprint = resolve(choice.name, options, where=choice.path, registry=registry)
+        if config.attention_dropout and "dropout" not in options:
+            _check_dropout(choice, config, blueprint)
+            options["dropout"] = config.attention_dropout
+            blueprint = resolve(choice.name, options, where=choice.path, registry=registry)
+    except Unsupported:
+        raise
     except PolyattnError as error:
         raise type(error)(_located(str(error), choice)) from None
     name = choice.name
@@ -84,6 +88,16 @@ def plan(choice: Choice, config: StackConfig, registry: Registry) -> Plan:
         name = entry.spec.variant
     resolved = {"name": name, **blueprint.config.model_dump(mode="json")}
     return Plan(choice, blueprint, config, resolved)
+
+
+def _check_dropout(choice: Choice, config: StackConfig, blueprint: Blueprint) -> None:
+    """Refuse a dropout for all layers where a variant has no such option."""
+    if "dropout" in type(blueprint.config).model_fields:
+        return
+    way_out = "set attention_dropout to 0 or choose a variant that has it"
+    refusal = Refusal("dropout", config.attention_dropout, "0", way_out)
+    place = f"attention_dropout = {config.attention_dropout:g}: {choice.path} ({choice.name})"
+    raise Unsupported(place, [refusal])
 
 
 def _located(message: str, choice: Choice) -> str:
