@@ -14,7 +14,20 @@ import pydantic
 from polyattn.errors import ConfigError, suggestion
 
 
-class Options(pydantic.BaseModel):
+class _OneLine(type(pydantic.BaseModel)):  # type: ignore[misc]
+    """Makes ``Config(left=-1)`` in an author's own code fail as it would in a user's config.
+
+    Not an ``__init__``, which pydantic would call while it validates nested models.
+    """
+
+    def __call__(cls, /, **options: Any) -> Any:
+        try:
+            return super().__call__(**options)
+        except pydantic.ValidationError as error:
+            raise ConfigError(first_complaint(error, cls, cls.__qualname__)) from None
+
+
+class Options(pydantic.BaseModel, metaclass=_OneLine):
     """Base of every variant's ``Config``. Keyword only, immutable, hashable, nothing extra."""
 
     model_config = pydantic.ConfigDict(
@@ -25,13 +38,6 @@ class Options(pydantic.BaseModel):
         validate_default=True,
         arbitrary_types_allowed=False,
     )
-
-    def __init__(self, **options: Any) -> None:
-        # A typing error in an author's test should read like one in a user's config.
-        try:
-            super().__init__(**options)
-        except pydantic.ValidationError as error:
-            raise ConfigError(first_complaint(error, type(self), type(self).__qualname__)) from None
 
 
 T = TypeVar("T", bound=pydantic.BaseModel)
