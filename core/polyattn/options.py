@@ -7,24 +7,28 @@ integers); NaN and infinities are refused, since a comparison with NaN would let
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pydantic
 
 from polyattn.errors import ConfigError, suggestion
 
+if TYPE_CHECKING:
+    # What a type checker must see, or it stops checking the arguments of every Config.
+    from pydantic._internal._model_construction import ModelMetaclass as _OneLine
+else:
 
-class _OneLine(type(pydantic.BaseModel)):  # type: ignore[misc]
-    """Makes ``Config(left=-1)`` in an author's own code fail as it would in a user's config.
+    class _OneLine(type(pydantic.BaseModel)):
+        """Makes ``Config(left=-1)`` in an author's own code fail as it would in a user's config.
 
-    Not an ``__init__``, which pydantic would call while it validates nested models.
-    """
+        Not an ``__init__``, which pydantic would call while it validates nested models.
+        """
 
-    def __call__(cls, /, **options: Any) -> Any:
-        try:
-            return super().__call__(**options)
-        except pydantic.ValidationError as error:
-            raise ConfigError(first_complaint(error, cls, cls.__qualname__)) from None
+        def __call__(cls, /, **options):
+            try:
+                return super().__call__(**options)
+            except pydantic.ValidationError as error:
+                raise ConfigError(first_complaint(error, cls, cls.__qualname__)) from None
 
 
 class Options(pydantic.BaseModel, metaclass=_OneLine):
