@@ -1,4 +1,4 @@
-"""What a worker can do, and its side of the protocol. Run as ``python -m polyattn.measure.jobs``."""
+"""What a worker can do, and its side of the protocol: ``python -m polyattn.measure.jobs``."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ def peak_bytes(call: Callable[[], object]) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     recorded = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
-    changes = [(event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]"]
+    changes = [
+        (event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]"
+    ]
     del result
     changes.sort(key=lambda change: change[0])
     return peak_of(size for _, size in changes)

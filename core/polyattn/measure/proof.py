@@ -46,9 +46,7 @@ class Tensors:
     leaves: Mapping[str, Tensor]
 
     def to(self, dtype: torch.dtype) -> Tensors:
-        return Tensors(
-            {n: x.detach().to(dtype).requires_grad_() for n, x in self.leaves.items()}
-        )
+        return Tensors({n: x.detach().to(dtype).requires_grad_() for n, x in self.leaves.items()})
 
     def until(self, length: int) -> Tensors:
         return Tensors({n: x.detach()[:, :, :length] for n, x in self.leaves.items()})

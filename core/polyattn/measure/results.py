@@ -124,7 +124,7 @@ class Learning(Record):
 
 
 class NGram(Record):
-    """A counting model with ``order`` bytes of context: bits per byte of the same held-out bytes."""
+    """A counting model with ``order`` bytes of context: bits per byte of the held-out bytes."""
 
     order: int
     bits: float

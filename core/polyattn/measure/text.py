@@ -17,6 +17,9 @@ LIMIT = 32 * 2**20
 HELD_OUT = 0.1
 """The share at the end of the text that no model is trained on."""
 
+JUDGED = 2**16
+"""Bytes that are held out at most: more would not make the figures better."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -69,16 +72,19 @@ def read_text(path: Path, least: int) -> Text:
             f"--text {path}: cannot be read ({error.strerror}); give a file that you may read"
         ) from None
     if not data:
-        raise ConfigError(f"--text {path}: the file is empty; give a text of {least:,} bytes or more")
+        raise ConfigError(
+            f"--text {path}: the file is empty; give a text of {least:,} bytes or more"
+        )
     if len(data) < least:
         raise ConfigError(
-            f"--text {path}: {len(data):,} bytes are shorter than one context to learn from and one "
-            f"to be judged on; give a text of {least:,} bytes or more, better 100,000"
+            f"--text {path}: {len(data):,} bytes are shorter than one context to learn from and "
+            f"one to be judged on; give a text of {least:,} bytes or more, better 100,000"
         )
     return Text(str(path), False, data, size)
 
 
 def split(data: bytes, least: int = 1) -> tuple[bytes, bytes]:
-    """(training, held out): the last tenth is held out, ``least`` bytes if that is more."""
-    held = max(least, round(len(data) * HELD_OUT))
+    """(training, held out): the last tenth is held out, at least ``least`` bytes, at most
+    ``JUDGED``."""
+    held = min(JUDGED, max(least, round(len(data) * HELD_OUT)))
     return data[:-held], data[-held:]

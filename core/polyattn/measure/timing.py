@@ -83,7 +83,8 @@ class _Entrant:
 
     def candidate(self, kind: Pass) -> Candidate:
         """The pass as a function without arguments; its result is what it allocated to the end."""
-        assert self.variant is not None and self.tensors is not None
+        assert self.variant is not None
+        assert self.tensors is not None
         return CANDIDATES[kind](self.variant, self.tensors)
 
 
@@ -120,7 +121,7 @@ CANDIDATES: dict[Pass, Callable[[SequenceAttention, Tensors], Candidate]] = {
 
 
 def measure_length(request: TimingRequest) -> Iterator[Event]:
-    """Do what the request says. The last event holds the ``LengthRun``."""
+    """Do what the request says. A ``LengthRun`` follows each pass; the last one is whole."""
     torch.set_num_threads(request.threads)
     entrants = [_Entrant(name) for name in request.variants]
     for entrant in entrants:
@@ -135,12 +136,12 @@ def measure_length(request: TimingRequest) -> Iterator[Event]:
         if ready:
             yield {"event": "begin", "variant": "", "what": f"timing {kind}"}
             runs[kind] = _time(ready, kind, request)
-    result = LengthRun(
-        length=request.length,
-        measurements=tuple(entrant.measurement(request.length) for entrant in entrants),
-        **runs,
-    )
-    yield {"event": "result", "result": result.model_dump(mode="json")}
+        result = LengthRun(
+            length=request.length,
+            measurements=tuple(entrant.measurement(request.length) for entrant in entrants),
+            **runs,
+        )
+        yield {"event": "result", "result": result.model_dump(mode="json")}
 
 
 def _attempt(entrant: _Entrant, step: Callable[[_Entrant], None]) -> None:
@@ -160,15 +161,15 @@ def describe(error: Exception) -> str:
 
 
 def _prepare(entrant: _Entrant, request: TimingRequest) -> None:
-    from polyattn.factory import create
+    from polyattn.factory import resolve
 
     torch.manual_seed(request.seed)
     sizes = Sizes(request.heads, request.head_dim, max_length=request.length)
-    variant = create(entrant.name, sizes)
-    if not isinstance(variant, SequenceAttention):
-        raise PolyattnError(
-            f"{entrant.name} works on feature maps; a language model needs a sequence variant"
-        )
+    blueprint = resolve(entrant.name)
+    if blueprint.kind == "feature_map":
+        raise PolyattnError("it works on feature maps; a language model needs a sequence variant")
+    variant = blueprint.build(sizes)
+    assert isinstance(variant, SequenceAttention)
     variant.eval()
     entrant.tensors = random_tensors(
         variant, request.heads, request.head_dim, request.length, request.seed
@@ -179,9 +180,7 @@ def _prepare(entrant: _Entrant, request: TimingRequest) -> None:
     entrant.reason = entrant.proof.reason
 
 
-def _who_runs(
-    name: str, variant: SequenceAttention, request: TimingRequest, sizes: Sizes
-) -> str:
+def _who_runs(name: str, variant: SequenceAttention, request: TimingRequest, sizes: Sizes) -> str:
     if not isinstance(variant, Operation):
         return name
     call = Call(
@@ -212,12 +211,14 @@ def _time(entrants: list[_Entrant], kind: Pass, request: TimingRequest) -> PassR
         base = next(e for e in entrants if e.name == request.baseline)
         candidates[_AGAIN] = base.candidate(kind)
     candidates[_STICK] = yardstick()
-    for tries in range(1, _TRIES + 1):
+    tries = 0
+    while True:
+        tries += 1
         times = interleave(candidates, seconds=request.seconds, least=3)
         judged = yardstick_samples(times[_STICK], request.threads)
         void = is_void(judged)
         spent = sum(sum(samples.wall) for samples in times.values())
-        if not void or spent > request.patience:
+        if not void or tries == _TRIES or spent > request.patience:
             break
     for entrant in entrants:
         entrant.timings[kind] = _timing(times[entrant.name], entrant.peaks[kind])

@@ -35,7 +35,7 @@ ALLOCATOR: Mapping[str, str] = {
     "MALLOC_TRIM_THRESHOLD_": str(2**40),
     "MALLOC_TOP_PAD_": str(2**26),
 }
-"""glibc's switches: take memory from the heap instead of mapping it anew, and do not give it back."""
+"""glibc's switches: take memory from the heap instead of mapping it anew, and keep it."""
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE = 5.0
@@ -71,7 +71,8 @@ class Worker:
     """
 
     def __init__(self, threads: int = 1, command: tuple[str, ...] | None = None) -> None:
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        # Lives as long as the process; closed with it.
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             command or (sys.executable, "-m", "polyattn.measure.jobs"),
             stdin=subprocess.PIPE,
@@ -126,7 +127,7 @@ class Worker:
                 yield event
 
     def close(self) -> None:
-        """End the process: by itself if it is idle, else at once."""
+        """End the process, whatever it is doing."""
         if self.alive:
             self._process.kill()
         self._process.wait(_GRACE)
