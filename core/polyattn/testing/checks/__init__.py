@@ -1,0 +1,1 @@
+"""The checks, by the groups of properties that they prove."""

@@ -1,0 +1,116 @@
+"""J. Autograd: gradients against finite differences, and any strides in either direction."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from polyattn.capabilities import Part
+from polyattn.testing.cases import SQUARE, TINY, Sample, normal
+from polyattn.testing.compare import same_outcome
+from polyattn.testing.masks import combine
+from polyattn.testing.numerics import compare
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subject import Outcome, Subject, blaming
+
+
+@proves(
+    "The gradients are those of finite differences, in float64.",
+    causes=(
+        "a backward pass written by hand that lacks one path",
+        "a normaliser or a maximum that is detached, and matters",
+        "a bias whose gradient is dropped",
+    ),
+    claim="devices (backward)",
+)
+def check_gradcheck(subject: Subject, parts: tuple[Part, ...] = ()) -> None:
+    shape = subject.fit(TINY)
+    sample = subject.draw(shape, dtype=torch.float64)
+    sample = sample.masked(combine(sorted(subject.capabilities.requires | frozenset(parts)), shape))
+    biases = tuple(x.double().requires_grad_() for x in sample.mask.biases)
+    sample = sample.masked(dataclasses.replace(sample.mask, biases=biases))
+    instance = subject.at(shape, dtype=torch.float64)
+    leaves = sample.each(lambda x: x.clone().requires_grad_()).leaves()
+
+    def function(*tensors: Tensor) -> Tensor:
+        named = dict(zip(leaves, tensors, strict=False))
+        mask = dataclasses.replace(sample.mask, biases=tensors[len(leaves) :])
+        return instance(sample.having(**named).masked(mask))
+
+    function(*leaves.values(), *biases)
+    with blaming(sample.describe()):
+        try:
+            torch.autograd.gradcheck(function, (*leaves.values(), *biases), atol=1e-5, rtol=1e-4)
+        except torch.autograd.gradcheck.GradcheckError as error:  # type: ignore[attr-defined]
+            told = " ".join(str(error).split())[:300]
+            raise Mismatch(Seen(what=told, given=sample.describe())) from error
+
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "length_before_heads": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "length_last": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
+    "every_second": lambda x: torch.stack([x, x + 9.0], dim=-1).flatten(-2)[..., ::2],
+    "part_of_a_row": lambda x: torch.cat([x + 5.0, x, x - 5.0], dim=-1)[
+        ..., x.shape[-1] : 2 * x.shape[-1]
+    ],
+    "one_sample_expanded": lambda x: x[:1].expand(x.shape),
+    "one_head_expanded": lambda x: x[:, :1].expand(x.shape),
+}
+"""The same numbers (for the expanded: the same for each) in memory that is not contiguous."""
+
+
+@proves(
+    "Strides do not matter: inputs and gradients of any layout give what contiguous ones give.",
+    causes=(
+        "view() or data_ptr arithmetic on a tensor that is not contiguous",
+        "an expanded tensor (stride 0) that is written to",
+        "a backward pass that takes the gradient of the output to be contiguous",
+    ),
+)
+def check_noncontiguous(subject: Subject, layout: str) -> None:
+    shape = subject.fit(SQUARE)
+    sample, instance = subject.draw(shape), subject.at(shape)
+    if layout == "grad_out_expanded":
+        _expanded_gradient(subject, sample)
+        return
+    odd = sample.each(LAYOUTS[layout])
+    flat = odd.each(lambda x: x.contiguous())
+    given = f"{sample.describe()}, {layout}"
+    compare(
+        "the output",
+        instance(odd),
+        instance(flat),
+        tolerance=1e-10 if sample.dtype == torch.float64 else 1e-5,
+        given=given,
+    )
+    if subject.backward:
+        _gradients(subject, odd, flat, given)
+
+
+def _gradients(subject: Subject, odd: Sample, flat: Sample, given: str) -> None:
+    """``run`` clones its leaves, which keeps strides but not overlaps: so it is done by hand."""
+    instance = subject.at(subject.fit(SQUARE))
+    leaves = odd.each(lambda x: x.detach().requires_grad_())
+    out = instance(leaves)
+    weight = normal(*out.shape, seed=3).to(out.dtype)
+    reference = instance.run(flat, weight)
+    # A transposed gradient: what a head merge after the attention gives.
+    weight = weight.transpose(1, 2).contiguous().transpose(1, 2)
+    with blaming(given):
+        grads = torch.autograd.grad(out, list(leaves.leaves().values()), weight)
+    got = Outcome(out.detach(), dict(zip(leaves.leaves(), grads, strict=True)))
+    same_outcome(got, reference, flat, given=given)
+
+
+def _expanded_gradient(subject: Subject, sample: Sample) -> None:
+    if not subject.backward:
+        return
+    instance = subject.at(subject.fit(SQUARE))
+    size = (*sample.q.shape[:3], sample.v.shape[3])
+    one = torch.ones((), dtype=sample.dtype)
+    got = instance.run(sample, one.expand(size))
+    want = instance.run(sample, torch.ones(size, dtype=sample.dtype))
+    same_outcome(got, want, sample, given=f"{sample.describe()}, a gradient of stride 0")

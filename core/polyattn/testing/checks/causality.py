@@ -1,0 +1,226 @@
+"""E. Causality: the future has no gradient and no effect, however loud; the past has both."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polyattn.capabilities import Part
+from polyattn.errors import PolyattnError
+from polyattn.mask import Mask
+from polyattn.testing.cases import SQUARE, Sample, Shape, normal
+from polyattn.testing.compare import against_definition, output_tolerance
+from polyattn.testing.masks import combine
+from polyattn.testing.numerics import compare, need_finite
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subject import Instance, Subject, blaming, fixed_gradient
+
+LEAKS = (
+    "the mask aligned at the first key where L and S differ: tril(L, S)",
+    "causal dropped when another mask is given, or the other way round",
+    "a maximum, mean or landmark taken over all positions",
+    "causality by block: a block's summary holds tokens after the query",
+)
+
+
+def causal_sample(subject: Subject, shape: Shape, parts: tuple[Part, ...] = ()) -> Sample:
+    """A sample under a causal mask and what else is asked for."""
+    wanted = sorted(subject.capabilities.requires | {"causal", *parts})
+    return subject.draw(shape).masked(combine(wanted, shape))
+
+
+def row_gradients(instance: Instance, sample: Sample) -> list[dict[str, Tensor]]:
+    """For each query i, the gradient of out_i (all samples and heads) to every leaf."""
+    fresh = sample.each(lambda x: x.detach().clone().requires_grad_())
+    leaves = fresh.leaves()
+    out = instance(fresh)
+    weight = fixed_gradient(out).abs() + 0.1
+    rows = []
+    for i in range(out.shape[2]):
+        with blaming(sample.describe()):
+            grads = torch.autograd.grad(
+                (out[:, :, i] * weight[:, :, i].to(out.dtype)).sum(),
+                list(leaves.values()),
+                retain_graph=True,
+                allow_unused=True,
+            )
+        rows.append(
+            {
+                name: torch.zeros_like(x) if g is None else g
+                for (name, x), g in zip(leaves.items(), grads, strict=True)
+            }
+        )
+    return rows
+
+
+@proves(
+    "An output has exactly zero gradient to later keys, values and queries, and a non-zero one to "
+    "every value it may see.",
+    causes=(*LEAKS, "a strict mask, j < i, that hides the query's own key"),
+    claim="masks (causal)",
+)
+def check_causality_by_gradient(
+    subject: Subject, shape: Shape, parts: tuple[Part, ...] = ()
+) -> None:
+    shape = subject.fit(shape)
+    sample, instance = causal_sample(subject, shape, parts), subject.at(shape)
+    length, keys = sample.lengths
+    visible = seen_by(instance, sample)
+    for i, grads in enumerate(row_gradients(instance, sample)):
+        last = i + keys - length
+        for name, grad in grads.items():
+            need_finite(f"the gradient of output {i} to {name}", grad, sample.describe())
+            later = grad[:, :, (i if name == "q" else last) + 1 :]
+            if bool((later != 0).any()):
+                j = int((later != 0).any(-1).flatten(0, 1).any(0).nonzero()[0])
+                j += (i if name == "q" else last) + 1
+                raise Mismatch(
+                    Seen(
+                        what=f"output {i} depends on {name} {j}, which lies after it "
+                        f"(gradient up to {float(later.abs().max()):.3g}, expected exactly 0)",
+                        given=sample.describe(),
+                    )
+                )
+        _past_is_seen(grads["v"], visible[:, :, i], i, sample)
+
+
+def _past_is_seen(grad: Tensor, visible: Tensor, i: int, sample: Sample) -> None:
+    """``visible``: (B, H, S) of query i; each such value must have a gradient."""
+    batch, heads, keys = visible.shape
+    kv_heads = grad.shape[1]
+    wanted = visible.reshape(batch, kv_heads, heads // kv_heads, keys).any(2)
+    dead = wanted & ~(grad != 0).any(-1)
+    if bool(dead.any()):
+        b, h, j = (int(x) for x in dead.nonzero()[0])
+        raise Mismatch(
+            Seen(
+                what=f"output {i} does not depend on value {j} of sample {b}, head {h}, which it "
+                "may see",
+                given=sample.describe(),
+            )
+        )
+
+
+def seen_by(instance: Instance, sample: Sample) -> Tensor:
+    """Bool (B, H, L, S): what mask and pattern leave open."""
+    length, keys = sample.lengths
+    batch, heads = sample.q.shape[:2]
+    keep = torch.ones(batch, heads, length, keys, dtype=torch.bool)
+    for closed in (
+        sample.mask.keep(length, keys, batch, heads),
+        instance.pattern(length, keys),
+    ):
+        keep = keep if closed is None else keep & closed
+    return keep
+
+
+@proves(
+    "Whatever comes later may change, even a hundredfold, without changing an output.",
+    causes=LEAKS,
+    claim="masks (causal)",
+)
+def check_causality_by_perturbation(
+    subject: Subject, shape: Shape = SQUARE, parts: tuple[Part, ...] = ()
+) -> None:
+    shape = subject.fit(shape)
+    sample, instance = causal_sample(subject, shape, parts), subject.at(shape)
+    before = instance(sample)
+    length, keys = sample.lengths
+    for t in sorted({0, length // 2, length - 2} & set(range(length))):
+        for louder in (1.0, 10.0, 100.0):
+
+            def later(name: str, x: Tensor, t: int = t, louder: float = louder) -> Tensor:
+                first = t + 1 if name == "q" else t + 1 + keys - length
+                noise = normal(*x.shape, seed=41 + len(name), std=louder).to(x.dtype)
+                return torch.cat([x[:, :, :first], noise[:, :, first:]], dim=2)
+
+            changed = sample.having(**{n: later(n, x) for n, x in sample.leaves().items()})
+            compare(
+                f"the output up to query {t}, after everything later became noise of size "
+                f"{louder:g}",
+                instance(changed)[:, :, : t + 1],
+                before[:, :, : t + 1],
+                tolerance=output_tolerance(sample),
+                given=sample.describe(),
+            )
+
+
+@proves(
+    "With fewer queries than keys the queries are the last: query i sees keys up to i + S - L.",
+    causes=(
+        "tril(L, S), or torch's is_causal, which align at the first key",
+        "positions counted from the chunk's start in place of the sequence's",
+    ),
+    claim="masks (causal), unequal_lengths",
+)
+def check_causal_alignment(subject: Subject, queries: int, keys: int) -> None:
+    shape = Shape(name="", batch=3, queries=queries, keys=keys, value_dim=6)
+    if queries > keys:
+        _more_queries_raise(subject, subject.fit(shape))
+        return
+    shape = subject.fit(shape)
+    whole = subject.fit(shape.of(queries=shape.keys))
+    sample = causal_sample(subject, whole)
+    tail = sample.having(q=sample.q[:, :, whole.keys - shape.queries :])
+    tail = tail.masked(causal_sample(subject, shape).mask)
+    instance = subject.at(shape)
+    compare(
+        "the output of the last queries alone, against theirs among all",
+        instance(tail),
+        instance(sample)[:, :, whole.keys - shape.queries :],
+        tolerance=output_tolerance(sample),
+        given=tail.describe(),
+    )
+    if subject.has_definition:
+        against_definition(instance, tail)
+
+
+def _more_queries_raise(subject: Subject, shape: Shape) -> None:
+    sample = subject.draw(shape.of(queries=shape.keys))
+    sample = sample.having(q=torch.cat([sample.q, sample.q], dim=2)).masked(Mask.causal())
+    try:
+        subject.at(shape).raw(sample)
+    except PolyattnError:
+        return
+    except Exception as error:
+        what = f"L > S under a causal mask raised {type(error).__name__}, expected MaskError"
+        raise Mismatch(Seen(what=what, given=sample.describe())) from error
+    raise Mismatch(
+        Seen(
+            what="L > S under a causal mask was answered, expected MaskError",
+            given=sample.describe(),
+        )
+    )
+
+
+@proves(
+    "The first t outputs are those of the first t positions alone, for every t.",
+    causes=(
+        "a scale or normaliser that depends on the length",
+        "causality by block, or padding to a block that leaks",
+        "a random pattern drawn for a length",
+    ),
+    claim="masks (causal)",
+)
+def check_prefix_consistency(subject: Subject, shape: Shape, parts: tuple[Part, ...] = ()) -> None:
+    shape = subject.fit(shape)
+    sample, instance = causal_sample(subject, shape, parts), subject.at(shape)
+    whole = instance(sample)
+    step = subject.capabilities.lengths.multiple_of
+    least = subject.capabilities.lengths.at_least
+    for t in sorted({1, 2, 3, 7, 16, 31, 33, 64, 65, 127, 128, 129, shape.keys - 1}):
+        if not max(1, least) <= t < shape.keys or t % step:
+            continue
+        short = sample.positions(slice(0, t)).masked(
+            combine(
+                sorted(subject.capabilities.requires | {"causal", *parts}),
+                shape.of(queries=t, keys=t),
+            )
+        )
+        compare(
+            f"the first {t} of {shape.keys} outputs, against {t} positions alone",
+            whole[:, :, :t],
+            instance(short),
+            tolerance=output_tolerance(sample),
+            given=sample.describe(),
+        )

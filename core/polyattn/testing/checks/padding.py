@@ -1,0 +1,85 @@
+"""D. Masks: padding is as if it were not there."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polyattn.mask import Mask
+from polyattn.testing.cases import SQUARE, Shape
+from polyattn.testing.compare import output_tolerance
+from polyattn.testing.masks import sample_of
+from polyattn.testing.numerics import compare
+from polyattn.testing.results import proves
+from polyattn.testing.subject import Subject, fixed_gradient
+
+
+@proves(
+    "Padding changes nothing: real positions give what they give without it; it gets no gradient.",
+    causes=(
+        "padded keys set to zero in place of being closed",
+        "padding that still counts in a normaliser, a landmark, a projection or a decay",
+        "positions counted by slot where real tokens should be counted",
+        "the padding of one sample used for another",
+    ),
+    claim="masks (padding)",
+)
+def check_padding_equals_truncation(
+    subject: Subject, side: str, garbage: float, causal: bool = False
+) -> None:
+    """side: left, right, middle. Sample b has b * step of its positions padded."""
+    shape = subject.fit(SQUARE.of(batch=3, queries=11, keys=11))
+    step = subject.capabilities.lengths.multiple_of
+    base = subject.draw(shape)
+    real = _real_slots(shape, side, step)
+    mask = base.mask & Mask.causal() if causal else base.mask
+    spoilt = {"q": 1.0, **dict.fromkeys(base.leaves().keys() - {"q"}, garbage)}
+    leaves = {
+        name: torch.where(real[:, None, :, None], x, spoilt[name])
+        for name, x in base.leaves().items()
+    }
+    padded = base.having(**leaves).masked(mask & Mask.padding(real))
+    instance = subject.at(shape)
+    size = (*base.q.shape[:3], shape.value_dim)
+    grad_out = fixed_gradient(torch.empty(size)) * real[:, None, :, None]
+    if subject.backward:
+        whole = instance.run(padded, grad_out)
+    for b in range(shape.batch):
+        slots = real[b].nonzero().squeeze(1)
+        alone = base.rows(slice(b, b + 1)).positions(slots)
+        alone = alone.masked(sample_of(mask, shape.batch, b))
+        given = f"{padded.describe()}, {side}, padding holds {garbage:g}, sample {b}"
+        if not subject.backward:
+            pairs = [("output", instance(padded), instance(alone))]
+        else:
+            piece = instance.run(alone, grad_out[b : b + 1, :, slots])
+            pairs = [("output", whole.out, piece.out)]
+            pairs += [(f"gradient of {n}", g, piece.grads[n]) for n, g in whole.grads.items()]
+        for name, got, want in pairs:
+            compare(
+                f"the {name} of the real positions",
+                got[b : b + 1, :, slots],
+                want,
+                tolerance=output_tolerance(base) * (10 if "gradient" in name else 1),
+                given=given,
+            )
+            if name not in ("output", "gradient of q"):
+                rest = got[b, :, ~real[b]]
+                compare(
+                    f"the {name} of the padding",
+                    rest,
+                    torch.zeros_like(rest),
+                    tolerance=0.0,
+                    given=given,
+                )
+
+
+def _real_slots(shape: Shape, side: str, step: int) -> Tensor:
+    """(B, S): sample b has b * step positions padded at the left, the right or in the middle."""
+    padded = (torch.arange(shape.batch) * step).unsqueeze(1)
+    slots = torch.arange(shape.keys)
+    if side == "left":
+        return slots >= padded
+    if side == "right":
+        return slots < shape.keys - padded
+    return (slots < 2) | (slots >= 2 + padded)

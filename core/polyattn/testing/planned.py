@@ -1,0 +1,50 @@
+"""One check with its parameters: an id, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from polyattn.testing.results import Status
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One check of one subject, ready to run. ``id`` holds its parameters."""
+
+    id: str
+    run: Callable[[], None]
+    withheld: Status | None = None
+    """NOT_CLAIMED or NOT_RUN where it is not run, for this reason:"""
+    reason: str = ""
+    may_refuse: bool = False
+    """A refusal (Unsupported) is an answer: a pair or a condition, which nothing claims."""
+    may_raise: bool = False
+    """Any exception of the code is an answer: it claims nothing of the kind."""
+
+
+def planned(
+    function: Callable[..., None],
+    label: str = "",
+    /,
+    *arguments: object,
+    may_refuse: bool = False,
+    may_raise: bool = False,
+    **parameters: object,
+) -> Check:
+    """``function(*arguments, **parameters)`` under the id ``name[label]``."""
+    return Check(
+        id=f"{function.__name__}[{label}]" if label else function.__name__,
+        run=lambda: function(*arguments, **parameters),
+        may_refuse=may_refuse,
+        may_raise=may_raise,
+    )
+
+
+def withheld(function: Callable[..., None], status: Status, reason: str) -> Check:
+    """A check that is listed and not run, with the reason why."""
+
+    def nothing() -> None:
+        raise AssertionError(f"{function.__name__} was withheld: {reason}")
+
+    return Check(id=function.__name__, run=nothing, withheld=status, reason=reason)

@@ -1,0 +1,156 @@
+"""What a check says: passed, failed, not claimed, and everything a person needs to act on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, ParamSpec
+
+
+class Status(StrEnum):
+    """How one check of one subject ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """The property does not hold."""
+    ERROR = "error"
+    """The check could not be carried out: a missing import, or a fault in the suite itself."""
+    NOT_CLAIMED = "not claimed"
+    NOT_RUN = "not run"
+    XFAILED = "expected failure"
+    XPASSED = "unexpectedly passed"
+    """Listed as an expected failure and passed: a failure, so that the list stays true."""
+
+    @property
+    def good(self) -> bool:
+        """Whether this status lets a run succeed."""
+        return self not in (Status.FAILED, Status.ERROR, Status.XPASSED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Property:
+    """One property of attention, in the words that its failures are explained with."""
+
+    meaning: str
+    """One sentence: what holds."""
+    causes: tuple[str, ...]
+    """The usual causes of a failure, most common first."""
+    claim: str | None = None
+    """The claim that would switch the check off, or None where nothing does."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What was seen when a property failed. Fields that do not apply are None."""
+
+    what: str
+    given: str = ""
+    """The inputs: shapes, dtype, mask, seed."""
+    index: tuple[int, ...] | None = None
+    got: float | None = None
+    expected: float | None = None
+    tolerance: float | None = None
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.got is not None:
+            at = "" if self.index is None else f" at {list(self.index)}"
+            lines.append(f"got {self.got:.10g}, expected {self.expected:.10g}{at}")
+        if self.got is not None and self.expected is not None and self.tolerance is not None:
+            lines[-1] += f"; off by {abs(self.got - self.expected):.2e}"
+            lines[-1] += f", tolerance {self.tolerance:.2e}"
+        if self.given:
+            lines.append(f"given {self.given}")
+        return "\n".join(lines)
+
+
+class Mismatch(AssertionError):
+    """Raised inside a check; leaves it as a ``CheckFailure`` that knows the property."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        super().__init__(str(seen))
+
+
+class CheckFailure(AssertionError):
+    """A property that does not hold. The message stands alone."""
+
+    def __init__(self, check: str, property: Property, seen: Seen) -> None:
+        self.check = check
+        self.property = property
+        self.seen = seen
+        super().__init__(check, property, seen)
+
+    def __str__(self) -> str:
+        off = self.property.claim
+        lines = [f"{self.check}: {self.property.meaning}", "seen:"]
+        lines += [f"  {line}" for line in str(self.seen).splitlines()]
+        lines += ["usual causes:", *(f"  - {cause}" for cause in self.property.causes)]
+        lines.append(f"switched off by: {off}" if off else "switched off by: nothing, it is core")
+        return "\n".join(lines)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    """The outcome of one check, as data."""
+
+    id: str
+    """``check_name[parameters]``, unique within a run."""
+    status: Status
+    reason: str = ""
+    failure: CheckFailure | None = None
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The check's name, without its parameters."""
+        return self.id.partition("[")[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data, for ``--json``."""
+        row: dict[str, Any] = {
+            "id": self.id,
+            "status": str(self.status),
+            "reason": self.reason,
+            "seconds": round(self.seconds, 4),
+        }
+        if self.failure is not None:
+            row["failure"] = {
+                **dataclasses.asdict(self.failure.property),
+                **dataclasses.asdict(self.failure.seen),
+            }
+        return row
+
+
+P = ParamSpec("P")
+
+
+def proves(
+    meaning: str, *, causes: tuple[str, ...], claim: str | None = None
+) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Attach a property to a check, so that each of its failures explains itself."""
+    property = Property(meaning=meaning, causes=causes, claim=claim)
+
+    def decorate(function: Callable[P, None]) -> Callable[P, None]:
+        @functools.wraps(function)
+        def check(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                function(*args, **kwargs)
+            except Mismatch as mismatch:
+                raise CheckFailure(function.__name__, property, mismatch.seen) from (
+                    mismatch.__cause__
+                )
+
+        check.__dict__["property"] = property
+        return check
+
+    return decorate
+
+
+def property_of(check: Callable[..., None]) -> Property:
+    """The property that a check proves."""
+    found = check.__dict__["property"]
+    assert isinstance(found, Property)
+    return found

@@ -1,0 +1,208 @@
+"""Registered variants, and classes that are not registered yet, as subjects of the suite."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polyattn.capabilities import Sizes
+from polyattn.contract import FeatureMapAttention, SequenceAttention
+from polyattn.errors import ConfigError
+from polyattn.factory import resolve
+from polyattn.kit import repeat_heads
+from polyattn.operation import Operation
+from polyattn.options import Options
+from polyattn.registry import discover, load_target
+from polyattn.spec import VariantSpec
+from polyattn.state import State
+from polyattn.testing.cases import RECTANGULAR, Sample
+from polyattn.testing.feature_maps import FeatureMapSubject
+from polyattn.testing.loops import elementwise_attention, loop_attention
+from polyattn.testing.subject import Formula, Instance, Subject, softmax_definition
+
+Factory = Callable[[Options, Sizes | None], SequenceAttention]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Parameters are initialised from the global generator: it is put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+class VariantSubject(Subject):
+    """A sequence variant under one of its configs. ``factory`` is its class, as a rule."""
+
+    def __init__(self, name: str, factory: Factory, config: Options) -> None:
+        self.name = name
+        self.config = config
+        self.factory = factory
+        probe = factory(config, RECTANGULAR.of(value_dim=RECTANGULAR.head_dim).sizes)
+        self.capabilities = probe.claims
+        self.side_inputs = probe.side_inputs
+        self.softmax = self.capabilities.exactness == "exact" and _plain_softmax(probe)
+        left, right = (getattr(config, side, None) for side in ("left", "right"))
+        if isinstance(left, int) and isinstance(right, int):
+            self.promised_window = (left, right)
+
+    def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> VariantInstance:
+        with seeded(seed):
+            module = self.factory(self.config, sizes)
+        return VariantInstance(self, module.to(dtype).eval())
+
+    def with_options(self, **options: object) -> SequenceAttention:
+        """The variant in training, its config changed in some options."""
+        changed = type(self.config)(**{**dict(self.config), **options})
+        return self.factory(changed, RECTANGULAR.sizes)
+
+
+def _plain_softmax(probe: SequenceAttention) -> bool:
+    """Whether its definition is the base class's: softmax over what its pattern leaves open."""
+    makers = list(probe.members.values()) if isinstance(probe, Operation) else [probe]
+    plain = SequenceAttention.reference
+    return all(getattr(type(maker), "reference", None) is plain for maker in makers)
+
+
+class VariantInstance(Instance):
+    """A variant built for some sizes."""
+
+    def __init__(self, subject: VariantSubject, module: SequenceAttention) -> None:
+        super().__init__(subject)
+        self._module = module
+
+    def module(self) -> nn.Module:
+        return self._module
+
+    def raw(self, sample: Sample) -> object:
+        return self._module(sample.q, sample.k, sample.v, sample.mask, sample.inputs)
+
+    def widened(self) -> Instance:
+        assert isinstance(self.subject, VariantSubject)
+        return VariantInstance(self.subject, copy.deepcopy(self._module).double())
+
+    def definition(self, sample: Sample) -> Tensor:
+        if self.subject.softmax:
+            return self._softmax(sample, elementwise_attention)
+        return self.own_reference(sample)
+
+    def loop(self, sample: Sample) -> Tensor:
+        return self._softmax(sample, loop_attention)
+
+    def _softmax(self, sample: Sample, formula: Formula) -> Tensor:
+        scale = getattr(self._module.config, "scale", None)
+        pattern = self.pattern(*sample.lengths)
+        return softmax_definition(sample, scale=scale, pattern=pattern, formula=formula)
+
+    def own_reference(self, sample: Sample) -> Tensor:
+        q, k, v = sample.q, sample.k, sample.v
+        if not (q.shape[0] and q.shape[2] and k.shape[2]):
+            return q.new_zeros(*q.shape[:3], v.shape[3])
+        if self.subject.capabilities.grouped_heads != "native":
+            k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
+        return self._module.reference(q, k, v, sample.mask, sample.inputs)
+
+    def pattern(self, queries: int, keys: int) -> Tensor | None:
+        return self._module.pattern(queries, keys, device=torch.device("cpu"))
+
+    def new_state(self, batch: int, sizes: Sizes, dtype: torch.dtype) -> State:
+        return self._module.new_state(batch, sizes, dtype=dtype, device="cpu")
+
+    def extend(self, sample: Sample, state: State) -> tuple[Tensor, State]:
+        return self._module.extend(sample.q, sample.k, sample.v, state, sample.mask, sample.inputs)
+
+    def fallback_of(self, sample: Sample) -> str:
+        calls: list[str] = []
+        with _spied(self._module, "reference", calls), _spied(self._module, "attend", calls):
+            self(sample)
+        if "reference" in calls:
+            return "the call was answered by reference(), which is what it is compared with"
+        if calls.count("attend") > 1:
+            return f"attend() ran {calls.count('attend')} times in one call"
+        return ""
+
+
+@contextmanager
+def _spied(module: nn.Module, method: str, calls: list[str]) -> Iterator[None]:
+    """Note each call of a method of this one module."""
+    original = getattr(module, method)
+
+    def spy(*args: Any) -> Any:
+        calls.append(method)
+        return original(*args)
+
+    module.__dict__[method] = spy
+    try:
+        yield
+    finally:
+        del module.__dict__[method]
+
+
+class FeatureMapVariant(FeatureMapSubject):
+    """A feature-map variant under one of its configs."""
+
+    def __init__(self, name: str, variant: type[FeatureMapAttention], config: Options) -> None:
+        self.name = name
+        self.variant = variant
+        self.config = config
+        self.capabilities = variant.capabilities_for(config)
+
+    def build(self, channels: int, dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
+        with seeded(seed):
+            return self.variant(self.config, channels).to(dtype).eval()
+
+    def definition(self, module: nn.Module, x: Tensor) -> Tensor:
+        assert isinstance(module, FeatureMapAttention)
+        return module.reference(x, None)
+
+
+AnySubject = Subject | FeatureMapSubject
+
+
+def subjects_of(name: str) -> Mapping[str, AnySubject]:
+    """What there is to check behind a registered name, by a label ("" if there is one).
+
+    Raises: UnknownName, NameClash, Unavailable.
+    """
+    spec = discover().find(name).spec
+    if isinstance(spec, VariantSpec):
+        resolve(name)
+        return subjects_of_class(name, load_target(spec.target))
+    blueprint = resolve(name)
+
+    def build(config: Options, sizes: Sizes | None) -> SequenceAttention:
+        built = dataclasses.replace(blueprint, config=config).build(sizes)
+        assert isinstance(built, SequenceAttention)
+        return built
+
+    if blueprint.kind == "feature_map":
+        raise ConfigError(f"{name!r} is a preset of a feature map: check the variant it names")
+    return {"": VariantSubject(name, build, blueprint.config)}
+
+
+def subjects_of_class(
+    name: str, variant: type[SequenceAttention] | type[FeatureMapAttention]
+) -> Mapping[str, AnySubject]:
+    """One subject for each of the variant's ``examples()``, by a label ("" if there is one)."""
+    examples = variant.examples()
+    labels = [_label(config) for config in examples] if len(examples) > 1 else [""]
+    if issubclass(variant, FeatureMapAttention):
+        maps = [FeatureMapVariant(name, variant, config) for config in examples]
+        return dict(zip(labels, maps, strict=True))
+    made = [VariantSubject(name, variant, config) for config in examples]
+    return dict(zip(labels, made, strict=True))
+
+
+def _label(config: Options) -> str:
+    """The options that differ from the defaults, as ``left=3,right=0``."""
+    fields = type(config).model_fields
+    changed = {
+        key: value for key, value in dict(config).items() if fields[key].get_default() != value
+    }
+    return ",".join(f"{key}={value}" for key, value in changed.items()) or "defaults"
