@@ -109,6 +109,7 @@ class Admission(nn.Module):
         heads = extent.heads
         if heads != extent.kv_heads and chosen.claims.grouped_heads != "native":
             k, v = kit.repeat_heads(k, heads), kit.repeat_heads(v, heads)
+            inputs = {name: kit.repeat_heads(x, heads) for name, x in inputs.items()}
         if by_definition:
             return chosen.reference(q, k, v, mask, inputs)
         return chosen.attend(q, k, v, mask, inputs)
