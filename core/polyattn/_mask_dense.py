@@ -180,26 +180,44 @@ def visible_rows(
     device = device_of(mask, device)
     if keys == 0:
         return torch.zeros(1, 1, queries, 1, dtype=torch.bool, device=device)
-    unordered = mask.query_ids is not None or mask.kept or mask.predicates or mask.biases
-    if not unordered and mask.real is None:
+    if mask.kept or mask.predicates or mask.biases:
+        visible = keep(mask, queries, keys, batch, heads, device)
+        assert visible is not None
+        return visible.any(dim=-1, keepdim=True)
+    if mask.real is None and mask.query_ids is None:
         # Under causal, window and one set of ids a query always sees its own position.
         return None
-    if not unordered and mask.real is not None and mask.key_ids is None:
-        return _count_real(mask, mask.real, positions(queries, keys, device))
-    closed = keep(mask, queries, keys, batch, heads, device)
-    assert closed is not None
-    return closed.any(dim=-1, keepdim=True)
+    first, last = reach(mask, positions(queries, keys, device))
+    start = torch.zeros((), dtype=torch.int64, device=device)
+    low = start.expand(queries) if first is None else first.clamp(0, keys)
+    high = (start + keys).expand(queries) if last is None else (last + 1).clamp(0, keys)
+    ids = segment_ids(mask, queries)
+    if ids is None:
+        assert mask.real is not None
+        seen = _any_within(mask.real, low[None], high[None])
+    else:
+        seen = _any_of_own(ids, mask.real, low, high)
+    return seen[:, None, :, None]
 
 
-def _count_real(mask: Mask, real: Tensor, position: Tensor) -> Tensor:
-    """Whether any real key lies within reach, from a running count: linear, never (L, S)."""
-    keys = real.shape[1]
+def _any_within(real: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Whether real (B, S) holds anywhere from low to before high, (B, L): by a running count."""
     running = torch.nn.functional.pad(real.cumsum(dim=1), (1, 0))
-    first, last = reach(mask, position)
-    below = torch.zeros_like(position) if first is None else first.clamp(0, keys)
-    above = torch.full_like(position, keys) if last is None else (last + 1).clamp(0, keys)
-    within = running.index_select(1, above) > running.index_select(1, below)
-    return within[:, None, :, None]
+    low, high = (edge.expand(real.shape[0], -1) for edge in (low, high))
+    return running.gather(1, high) > running.gather(1, low)
+
+
+def _any_of_own(
+    ids: tuple[Tensor, Tensor], real: Tensor | None, low: Tensor, high: Tensor
+) -> Tensor:
+    """The same among keys of the query's own segment: sorted by it, they lie side by side."""
+    queries, keys = (part.shape[1] for part in ids)
+    ranks = _ranks(torch.cat(ids, dim=1))
+    asks, has = ranks[:, :queries], ranks[:, queries:]
+    place, order = (has * keys + torch.arange(keys, device=has.device)).sort(dim=1)
+    real = torch.ones_like(has, dtype=torch.bool) if real is None else real.gather(1, order)
+    edges = (torch.searchsorted(place, asks * keys + edge) for edge in (low, high))
+    return _any_within(real, *edges)
 
 
 def pick_rows(mask: Mask, index: Tensor, queries: int, keys: int) -> Mask:

@@ -25,7 +25,7 @@ def text(mask: Mask) -> str:
     if mask.real is not None:
         parts.append(f"Mask.padding({_kind(mask.real)})")
     if mask.document_lengths is not None:
-        parts.append(f"Mask.documents({[list(row) for row in mask.document_lengths]})")
+        parts.append(f"Mask.documents({_few(mask.document_lengths)})")
     elif mask.key_ids is not None:
         ids = [_kind(ids) for ids in (mask.query_ids, mask.key_ids) if ids is not None]
         parts.append(f"Mask.segments({', '.join(ids)})")
@@ -35,6 +35,12 @@ def text(mask: Mask) -> str:
     if mask.slopes is not None:
         parts.append(f"Mask.alibi({_kind(mask.slopes)})")
     return " & ".join(parts) or "Mask.full()"
+
+
+def _few(rows: tuple[tuple[int, ...], ...]) -> str:
+    if sum(map(len, rows)) <= 8:
+        return str([list(row) for row in rows])
+    return f"{sum(map(len, rows))} in {len(rows)} samples"
 
 
 def _kind(tensor: object) -> str:
@@ -61,7 +67,9 @@ def representation(mask: Mask) -> str:
         return text(mask)
     try:
         rows = draw(mask, queries, keys, 0, 0).replace("\n", "\n  ")
-    except MaskError:  # parts that fit no call together can still be looked at
+    except (MaskError, RuntimeError):
+        # Parts that fit no call together, or a transform that lets no value be read: a mask
+        # must be printable all the same.
         return text(mask)
     one_of_many = "" if _batch(mask) * _heads(mask) == 1 else "  (sample 0, head 0)"
     return f"{text(mask)}{one_of_many}\n  {rows}"
@@ -73,16 +81,11 @@ def _tensors(mask: Mask) -> list[Tensor]:
 
 
 def _readable(mask: Mask) -> bool:
-    # Reading a tensor of a device waits for it; under a transform there is nothing to read.
+    # Reading a tensor of a device waits for it; while tracing there is nothing to read.
     if mask.predicates or torch.compiler.is_compiling():
         return False
-    return (
-        all(
-            type(t) in (Tensor, torch.nn.Parameter) and t.device.type == "cpu"
-            for t in _tensors(mask)
-        )
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+    plain = (Tensor, torch.nn.Parameter)
+    return all(type(t) in plain and t.device.type == "cpu" for t in _tensors(mask))
 
 
 def _sizes(mask: Mask) -> tuple[int, int]:

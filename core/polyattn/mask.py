@@ -290,7 +290,7 @@ class Mask:
         return Mask(**{name: getattr(self, name) for name in names})
 
     def rows(self, index: Tensor, queries: int, keys: int) -> Mask:
-        """The mask of some query rows: integer (R,) out of `queries`, against all `keys`.
+        """The mask of some query rows: integers (R,) from 0 to `queries` - 1, against all keys.
 
         Causal, window and segments become one dense part, alibi a bias; padding stays.
         """
@@ -428,7 +428,7 @@ class Mask:
     ) -> Tensor | None:
         """Queries that see a key: bool, broadcasts to (B, H, L, 1); None if all do for sure.
 
-        Linear in L and S for causal, window and padding; the other parts need the dense form.
+        Builds nothing of (L, S) but for dense and bias parts, which are that already.
         """
         self.check(batch, heads, queries, keys, device)
         return dense.visible_rows(self, queries, keys, batch, heads, device)

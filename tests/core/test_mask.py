@@ -574,14 +574,19 @@ class TestVisibleRows:
         assert got.shape == (1, 1, 2, 1)
         assert not got.any()
 
-    def test_long_padding_never_becomes_quadratic(self) -> None:
+    @pytest.mark.parametrize("packed", [False, True])
+    def test_long_padding_never_becomes_quadratic(self, packed: bool) -> None:
         length = 300_000  # the dense form would be 90 GB
         real = torch.ones(1, length, dtype=torch.bool)
         real[:, 10:20] = False
         mask = Mask.padding(real) & Mask.causal() & Mask.window(3, 0)
+        want = list(range(13, 20))
+        if packed:
+            mask = mask & Mask.documents([12, length - 12])
+            want = list(range(12, 20))
         got = mask.visible_rows(length, length)
         assert got is not None
-        assert (~got).flatten().nonzero().flatten().tolist() == list(range(13, 20))
+        assert (~got).flatten().nonzero().flatten().tolist() == want
 
 
 class TestSignature:
@@ -686,6 +691,7 @@ class TestDrawing:
             " & Mask.bias(float32 (40, 40))"
         )
         assert repr(Mask.full()) == "Mask.full()"
+        assert Mask.documents([[1] * 9] * 2).text == "Mask.documents(18 in 2 samples)"
 
     def test_sizes_come_from_the_tensors(self) -> None:
         two = Mask.segments(torch.tensor([[0, 1]]), torch.tensor([[1, 1, 0]]))
