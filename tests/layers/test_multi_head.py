@@ -228,7 +228,7 @@ def test_a_built_variant_is_taken_if_its_sizes_fit():
     assert MultiHeadAttention(12, 3, built)(torch.randn(2, 8, 12))[0].shape == (2, 8, 12)
     with pytest.raises(ConfigError, match=r"built for Sizes\(heads=2.*got one for"):
         MultiHeadAttention(12, 2, built)
-    with pytest.raises(ConfigError, match="expected a sequence variant"):
+    with pytest.raises(ConfigError, match="se is a feature map"):
         MultiHeadAttention(12, 3, "se")
 
 

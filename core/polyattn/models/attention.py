@@ -37,10 +37,14 @@ class Plan:
         Raises: Unsupported for what cannot work, whatever the call; ConfigError.
         """
         dropout = self._dropout()
+        if self.blueprint.kind != "sequence":
+            raise ConfigError(
+                f"{self.label}: expected a variant over sequences, got one over feature maps; "
+                "`polyattn list` shows which is which"
+            )
         try:
             variant = self.blueprint.build(self.config.sizes)
-            if not isinstance(variant, SequenceAttention):
-                raise ConfigError("expected a variant over sequences, got one over feature maps")
+            assert isinstance(variant, SequenceAttention)
             # What a variant requires may still come with the caller's own mask.
             asked = parts if "causal" in parts else parts | variant.claims.requires
             call = Call(sizes=self.config.sizes, parts=asked, cross=False, dropout=dropout)
@@ -51,7 +55,6 @@ class Plan:
             raise type(error)(f"{self.label}: {error}") from None
         if refusals:
             raise Unsupported(self._blamed(refusals), refusals)
-        assert isinstance(variant, SequenceAttention)
         return variant
 
     def _dropout(self) -> float:
