@@ -1,0 +1,3 @@
+"""A stranger's plugin that cannot be imported."""
+
+import a_package_that_nobody_has  # noqa: F401
