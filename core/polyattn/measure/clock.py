@@ -69,18 +69,20 @@ def interleave(
     seconds: float,
     least: int = 3,
     most: int = 50,
+    warm: bool = False,
     clock: Clock | None = None,
     tick: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Times]:
     """Time the candidates in turn until ``seconds`` of wall time are spent.
 
-    Each candidate runs once beforehand to warm up. Who starts a round changes with every round, so
-    that nobody always runs behind the same neighbour. At least ``least`` rounds (two, for halves to
-    compare), at most ``most``. ``tick`` hears the number of finished rounds.
+    Each candidate runs once beforehand, unless all are ``warm`` already. Who starts a round changes
+    with every round, so that nobody always runs behind the same neighbour. At least ``least``
+    rounds (two, for halves to compare), at most ``most``. ``tick`` hears the number of finished
+    rounds.
     """
     clock = clock or SystemClock()
     names = list(candidates)
-    for name in names:
+    for name in names if not warm else ():
         candidates[name]()
     times = {name: Times() for name in names}
     collecting = gc.isenabled()

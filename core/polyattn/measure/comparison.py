@@ -8,10 +8,8 @@ for at any moment, so that an interrupted run keeps what it has.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,18 +23,13 @@ from polyattn.measure.results import (
     Measurement,
     NGram,
     Plan,
-    Point,
-    Task,
 )
 from polyattn.measure.text import Text, split
+from polyattn.measure.training import Job, MakeWorker, Training, jobs_of
 from polyattn.measure.worker import Event, Worker, WorkerFailed
 
-_SIDE_BY_SIDE = 2
-_POLL = 0.1
 _PATIENCE = 20.0
 """Seconds that void rounds may have cost for a short run to repeat them; a full run always does."""
-
-_TASKS: tuple[Task, ...] = ("text", "copy")
 
 
 @dataclass(frozen=True)
@@ -48,20 +41,6 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
-MakeWorker = Callable[[int], Worker]
-
-
-@dataclass(frozen=True)
-class _Job:
-    """One model to be trained on one task."""
-
-    variant: str
-    task: Task
-    seed: int
-
-    @property
-    def label(self) -> str:
-        return f"{self.variant} learns {self.task} (seed {self.seed})"
 
 
 @dataclass
@@ -76,7 +55,7 @@ class Run:
     _clock: float = field(default_factory=time.monotonic)
     _machine: Machine | None = None
     _lengths: dict[int, LengthRun] = field(default_factory=dict)
-    _learning: dict[_Job, Learning] = field(default_factory=dict)
+    _learning: dict[Job, Learning] = field(default_factory=dict)
     _ngrams: list[NGram] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
     _complete: bool = False
@@ -105,7 +84,9 @@ class Run:
             machine=self._machine,
             failures=self._failures(),
             lengths=tuple(self._lengths[n] for n in sorted(self._lengths)),
-            learning=tuple(self._learning[job] for job in self._jobs() if job in self._learning),
+            learning=tuple(
+                self._learning[job] for job in jobs_of(self.plan) if job in self._learning
+            ),
             ngrams=tuple(self._ngrams),
             notes=tuple(self._notes),
         )
@@ -195,91 +176,18 @@ class Run:
             except WorkerFailed as failure:
                 self._notes.append(f"no n-gram rows: {failure}")
 
-    def _jobs(self) -> list[_Job]:
-        """Everything to be trained, the long task first, so that both processes end together."""
-        jobs = []
-        for task in _TASKS:
-            for name in self.plan.variants:
-                seeds = self.plan.seeds
-                seeds += self.plan.baseline_seeds if name == self.plan.baseline else ()
-                jobs += [_Job(name, task, seed) for seed in seeds]
-        return jobs
-
     def _learn(self, parts: dict[str, str]) -> None:
         failures = self._failures()
-        waiting = deque(job for job in self._jobs() if job.variant not in failures)
-        share = (1 - self._done) / max(1, len(waiting))
-        side_by_side = min(_SIDE_BY_SIDE, os.cpu_count() or 1, len(waiting))
-        workers: list[Worker | None] = [None] * side_by_side
-        running: dict[int, _Job] = {}
-        try:
-            while waiting or running:
-                for slot in range(side_by_side):
-                    if slot not in running and waiting:
-                        workers[slot] = workers[slot] or self.make_worker(1)
-                        self._begin(workers[slot], waiting[0], parts)
-                        running[slot] = waiting.popleft()
-                    if slot in running and self._listen_to(workers, slot, running[slot], share):
-                        del running[slot]
-        finally:
-            for worker in workers:
-                if worker is not None:
-                    worker.close()
-
-    def _begin(self, worker: Worker | None, job: _Job, parts: dict[str, str]) -> None:
-        assert worker is not None
-        plan = self.plan
-        worker.start(
-            "learn",
-            variant=job.variant,
-            task=job.task,
-            seed=job.seed,
-            model=plan.model.model_dump(),
-            plan=plan.tasks[job.task].model_dump(),
-            **parts,
+        wanted = [job for job in jobs_of(self.plan) if job.variant not in failures]
+        share = (1 - self._done) / max(1, len(wanted))
+        training = Training(
+            plan=self.plan,
+            parts=parts,
+            make_worker=self.make_worker,
+            tell=lambda text, part: self._tell(text, part * share),
+            learning=self._learning,
         )
-        self._learning[job] = Learning(
-            variant=job.variant, task=job.task, seed=job.seed, reason="not finished"
-        )
-
-    def _listen_to(self, workers: list[Worker | None], slot: int, job: _Job, share: float) -> bool:
-        """Hear one event of a running job. Returns whether the job has ended."""
-        worker = workers[slot]
-        assert worker is not None
-        try:
-            event = worker.next_event(_POLL)
-        except WorkerFailed as failure:
-            sofar = self._learning[job]
-            self._learning[job] = sofar.model_copy(update={"reason": str(failure)})
-            if not worker.alive:
-                worker.close()
-                workers[slot] = None
-            self._tell(f"{job.label}: {failure}", share * (1 - self._part(job)))
-            return True
-        if event is None:
-            return False
-        if event["event"] == "point":
-            self._mark(job, Point(step=event["step"], value=event["value"]), share)
-        elif event["event"] == "result":
-            left = share * (1 - self._part(job))
-            self._learning[job] = Learning.model_validate(event["result"])
-            self._tell(f"{job.label}: {self._learning[job].final:.3f} at the end", left)
-        return bool(event["event"] == "done")
-
-    def _mark(self, job: _Job, point: Point, share: float) -> None:
-        before = self._part(job)
-        sofar = self._learning[job]
-        update = {"points": (*sofar.points, point), "steps": point.step}
-        self._learning[job] = sofar.model_copy(update=update)
-        steps = self.plan.tasks[job.task].steps
-        self._tell(
-            f"{job.label}: step {point.step} of {steps}, {point.value:.3f}",
-            share * (self._part(job) - before),
-        )
-
-    def _part(self, job: _Job) -> float:
-        """The share of a job's steps that is done."""
-        return self._learning[job].steps / self.plan.tasks[job.task].steps
+        training.run(wanted)
 
     # Bookkeeping
 
@@ -296,7 +204,7 @@ class Run:
     def _share_of(self, length: int) -> float:
         """The share of the run that goes into timing a length, by a rough law of its cost."""
         costs = {n: 6 + 40 * (n / 8192) ** 2 for n in self.plan.lengths}
-        steps = sum(self.plan.tasks[job.task].steps for job in self._jobs())
+        steps = sum(self.plan.tasks[job.task].steps for job in jobs_of(self.plan))
         learning = steps / 50 if self.plan.train else 0.0
         return costs[length] / (sum(costs.values()) + learning)
 

@@ -21,7 +21,7 @@ def peak_bytes(call: Callable[[], object]) -> int:
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
-    recorded = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+    recorded = profiler.profiler.kineto_results.events()
     changes = [
         (event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]"
     ]

@@ -27,6 +27,8 @@ LEAST_SPREAD = 0.02
 SAME_MEMORY = 0.01
 """Peaks within one per cent of each other are ties."""
 
+EVERY_LENGTH = "all"
+
 _NOTHING = "-"
 
 
@@ -66,6 +68,10 @@ def rows(comparison: Comparison) -> Iterator[Row]:
         own = [
             (run, m) for run in comparison.lengths for m in run.measurements if m.variant == name
         ]
+        reasons = {measurement.reason for _, measurement in own}
+        if len(own) > 1 and len(reasons) == 1 and "" not in reasons:
+            yield Row(name=name, first=True, length=EVERY_LENGTH, reason=reasons.pop())
+            continue
         for number, (run, measurement) in enumerate(own):
             yield Row(
                 name=name,
