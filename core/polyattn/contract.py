@@ -58,6 +58,9 @@ class SequenceAttention(Admission):
 
     def __init__(self, config: Options | None = None, sizes: Sizes | None = None) -> None:
         super().__init__()
+        taken = sorted({"q", "k", "v"} & set(self.side_inputs))
+        if taken:
+            raise ConfigError(f"{self.label}: side inputs may not be called {taken}; rename them")
         self.config = type(self).Config() if config is None else config
         self.sizes = sizes
         self.claims = type(self).capabilities_for(self.config)

@@ -209,7 +209,19 @@ def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
     bias = mask.logit_bias(queries, keys, dtype=q.dtype, device=q.device)
     if bias is None:
         return keep, False
-    return (bias if keep is None else bias.masked_fill(~keep, -torch.inf)), False
+    if keep is not None:
+        bias = bias.masked_fill(~keep, -torch.inf)
+    return (_levelled(bias) if mask.biases else bias), False
+
+
+def _levelled(bias: Tensor) -> Tensor:
+    """The same bias up to a constant in each row, which a softmax does not see.
+
+    The fused backward pass rebuilds the weights from the log-sum-exp of a row. In a row that is
+    finfo.min throughout, that sum is lost in rounding, and gradients come out S times too large.
+    """
+    top = bias.detach().amax(dim=-1, keepdim=True)
+    return bias - top.masked_fill(top == -torch.inf, 0.0)
 
 
 def _as_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
