@@ -9,6 +9,10 @@ kernel: Dao et al., FlashAttention, https://arxiv.org/abs/2205.14135.
 
 Deviations:
 - a query that sees no key gives zeros, where the formula has none and a plain softmax gives NaN;
+- where all biases of a row lie below about -1e7 in float32 (finfo.min, say), PyTorch's fused
+  kernel rebuilds the weights of that row from a log-sum-exp that lost its log(S) in rounding:
+  ``sdpa`` and ``flash`` return the right mean, with gradients S times too large. -inf has no such
+  trouble, nor has ``dense``;
 - ``dense`` keeps logits and softmax of half types in float32.
 
 Cost: 4 H D operations per pair of query and key. Memory: ``dense`` holds the (L, S) weights;
@@ -209,19 +213,7 @@ def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
     bias = mask.logit_bias(queries, keys, dtype=q.dtype, device=q.device)
     if bias is None:
         return keep, False
-    if keep is not None:
-        bias = bias.masked_fill(~keep, -torch.inf)
-    return (_levelled(bias) if mask.biases else bias), False
-
-
-def _levelled(bias: Tensor) -> Tensor:
-    """The same bias up to a constant in each row, which a softmax does not see.
-
-    The fused backward pass rebuilds the weights from the log-sum-exp of a row. In a row that is
-    finfo.min throughout, that sum is lost in rounding, and gradients come out S times too large.
-    """
-    top = bias.detach().amax(dim=-1, keepdim=True)
-    return bias - top.masked_fill(top == -torch.inf, 0.0)
+    return (bias if keep is None else bias.masked_fill(~keep, -torch.inf)), False
 
 
 def _as_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
