@@ -176,6 +176,8 @@ class Subject(ABC):
     side_inputs: Mapping[str, InputSize] = {}
     softmax: bool = True
     """Whether it is softmax over its pattern: then the suite's own loop is its definition."""
+    sees_all: bool = True
+    """Whether every value that mask and pattern leave open is known to count."""
     has_definition: bool = True
     why_no_definition: str = ""
     promised_window: tuple[int, int] | None = None

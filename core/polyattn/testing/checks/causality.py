@@ -66,6 +66,9 @@ def check_causality_by_gradient(
     sample, instance = causal_sample(subject, shape, parts), subject.at(shape)
     length, keys = sample.lengths
     visible = seen_by(instance, sample)
+    if not subject.sees_all:
+        own = torch.arange(keys) == torch.arange(length)[:, None] + keys - length
+        visible = visible & own
     for i, grads in enumerate(row_gradients(instance, sample)):
         last = i + keys - length
         for name, grad in grads.items():

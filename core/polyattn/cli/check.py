@@ -1,0 +1,211 @@
+"""``polyattn check``: what an attention does right and wrong, for a person."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyattn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from polyattn.testing.planned import Check
+    from polyattn.testing.results import Result
+
+Target = Annotated[
+    str | None,
+    typer.Argument(help="A variant, operation or preset; with --as: file.py:thing, as it is."),
+]
+
+
+def check(
+    target: Target = None,
+    every: Annotated[bool, typer.Option("--all", help="Check everything registered.")] = False,
+    door: Annotated[
+        str | None,
+        typer.Option("--as", metavar="DOOR", help="sdpa: a function of (q, k, v)."),
+    ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="It is meant to be causal (else: found out).")
+    ] = False,
+    mask_arg: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The argument that takes a mask.")
+    ] = None,
+    true_means: Annotated[
+        str | None,
+        typer.Option(metavar="attend|mask", help="What True means there (else: found out)."),
+    ] = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="none", help="none: it is not meant to be softmax attention."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data, not text.")] = False,
+) -> None:
+    """Check an attention: each property passed, failed or not claimed; failures explained.
+
+    Exits 0 where all that is claimed holds, 1 where something fails, 2 where the question is
+    wrong.
+    """
+    flags = {"--mask-arg": mask_arg, "--true-means": true_means, "--reference": reference}
+    given = [name for name, value in flags.items() if value is not None]
+    _consistent(target, every, door, given + (["--causal"] if causal else []))
+    if door is not None:
+        assert target is not None
+        wishes = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
+        reports = [_through_door(target, door, wishes, reference, as_json)]
+    else:
+        reports = [_registered(name, as_json) for name in _names(target)]
+    if as_json:
+        print(json.dumps([report.as_json() for report in reports], indent=2))
+    if not all(report.good for report in reports):
+        raise typer.Exit(1)
+
+
+def _consistent(target: str | None, every: bool, door: str | None, flags: list[str]) -> None:
+    if every == (target is not None):
+        raise ConfigError("check: expected one name, file.py:thing with --as sdpa, or --all")
+    if door is None and target is not None and ".py" in target:
+        raise ConfigError(
+            f"check {target}: how is it called? Add --as sdpa for a function of (q, k, v)"
+        )
+    if door is None and flags:
+        raise ConfigError(f"check: {', '.join(flags)} belong to code from elsewhere, with --as")
+
+
+def _names(target: str | None) -> Sequence[str]:
+    from polyattn.registry import discover
+
+    if target is not None:
+        return [target]
+    registry = discover()
+    return [*registry.operations, *registry.variants]
+
+
+class Report:
+    """What is said of one subject, while it is checked and afterwards."""
+
+    def __init__(self, name: str, *, silent: bool) -> None:
+        self.name = name
+        self.results: list[Result] = []
+        self.notes: tuple[str, ...] = ()
+        self.problem = ""
+        self._silent = silent
+        self._started = time.monotonic()
+
+    @property
+    def good(self) -> bool:
+        return not self.problem and all(result.status.good for result in self.results)
+
+    def open(self, notes: Iterable[str]) -> None:
+        """Say what is known before the first check."""
+        self.notes = tuple(notes)
+        self.say(self.name)
+        for note in self.notes:
+            self.say(f"  found out: {note}")
+
+    def run(self, checks: Iterable[Check]) -> None:
+        """Run the checks; the first failure is told as soon as it happens."""
+        from polyattn.testing.runner import run_checks
+
+        run_checks(checks, on_fail="collect", callback=self._heard)
+        self._close()
+
+    def say(self, text: str) -> None:
+        if not self._silent:
+            print(text, flush=True)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        return {
+            "name": self.name,
+            "good": self.good,
+            "notes": list(self.notes),
+            "problem": self.problem,
+            "results": [result.as_json() for result in self.results],
+        }
+
+    def _heard(self, result: Result) -> None:
+        first = not result.status.good and self.good
+        self.results.append(result)
+        if first:
+            self._explain(result)
+        if not self._silent and sys.stderr.isatty():
+            print(f"\r{len(self.results)} checks", end="\r", file=sys.stderr, flush=True)
+
+    def _explain(self, result: Result) -> None:
+        self.say(f"\n{result.status.upper()} {result.id}")
+        told = str(result.failure) if result.failure else result.reason
+        self.say("\n".join(f"  {line}" for line in told.splitlines()) + "\n")
+
+    def _close(self) -> None:
+        groups: dict[str, list[Result]] = {}
+        for result in self.results:
+            groups.setdefault(result.name, []).append(result)
+        bad = [result for result in self.results if not result.status.good]
+        for name, results in groups.items():
+            self.say(_line(name, results))
+        explained = {bad[0].name} if bad else set()
+        for result in bad[1:]:
+            if result.name not in explained:
+                self._explain(result)
+            explained.add(result.name)
+        self._others(bad)
+        counts = Counter(str(result.status) for result in self.results)
+        told = ", ".join(f"{count} {status}" for status, count in counts.items())
+        self.say(f"{self.name}: {told} in {time.monotonic() - self._started:.1f} s\n")
+
+    def _others(self, bad: list[Result]) -> None:
+        """Failures of a property that was explained by another of its failures."""
+        seen: set[str] = set()
+        for result in bad:
+            if result.name in seen:
+                self.say(f"also {result.status}: {result.id}: {result.reason}")
+            seen.add(result.name)
+
+
+def _line(name: str, results: list[Result]) -> str:
+    """One property: ``passed   check_matches_reference (14)``."""
+    for status in ("failed", "error", "unexpectedly passed", "passed", "expected failure"):
+        found = [result for result in results if result.status == status]
+        if found and status == "passed":
+            return f"{status:<12} {name} ({len(found)})"
+        if found:
+            return f"{status:<12} {name} ({len(found)} of {len(results)}): {found[0].reason}"
+    return f"{results[0].status:<12} {name}: {results[0].reason}"
+
+
+def _registered(name: str, silent: bool) -> Report:
+    from polyattn.testing.runner import checks_of
+    from polyattn.testing.variant import subjects_of
+
+    report = Report(name, silent=silent)
+    report.open(())
+    report.run(checks_of(subjects_of(name)))
+    return report
+
+
+def _through_door(
+    target: str, door: str, wishes: Mapping[str, Any], reference: str | None, silent: bool
+) -> Report:
+    from polyattn.testing.doors import Wishes, open_door
+    from polyattn.testing.generate import iter_checks
+
+    if wishes["true_means"] not in (None, "attend", "mask"):
+        raise ConfigError(f"--true-means {wishes['true_means']}: expected attend or mask")
+    if reference not in (None, "none"):
+        raise ConfigError(f"--reference {reference}: expected none")
+    report = Report(target, silent=silent)
+    opened = open_door(
+        target, Wishes(**wishes, reference="none" if reference else "softmax"), door=door
+    )
+    report.open(opened.notes)
+    checks = [] if opened.subject is None else list(iter_checks(opened.subject))
+    report.run([*opened.findings, *checks])
+    if opened.subject is None:
+        report.say("the other checks need an answer to a plain call, and were not run")
+    return report

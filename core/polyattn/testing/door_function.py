@@ -1,0 +1,195 @@
+"""A function of (q, k, v) from elsewhere, as it is, as a subject of the suite."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from polyattn.capabilities import Capabilities, Sizes
+from polyattn.mask import Mask
+from polyattn.testing.cases import Sample, Shape
+from polyattn.testing.checks.contract import settings_restored
+from polyattn.testing.loops import elementwise_attention, loop_attention
+from polyattn.testing.numerics import need_tensor
+from polyattn.testing.subject import Instance, Subject, blaming, softmax_definition
+from polyattn.testing.variant import seeded
+
+Function = Callable[..., Any]
+Flow = Literal["full", "causal"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Calling:
+    """How a function is called, and what it does by itself; found out by trying."""
+
+    flow: Flow = "full"
+    """What it does without being asked: nothing, or causal attention."""
+    mask_arg: str | None = None
+    mask_form: Literal["full", "pairs", "keys"] = "full"
+    """(B, H, L, S), (L, S) or (B, S)."""
+    true_attends: bool = True
+    adds_floats: bool = False
+    causal_flag: str | None = None
+    grouped: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    """Keywords to pass where key heads are fewer."""
+    meddles: bool = False
+    """It writes to its inputs or to settings of the process: other checks are shielded."""
+
+
+class FunctionSubject(Subject):
+    """A function as it is. ``make`` gives it: afresh each time, where it was a class."""
+
+    raw_masks = True
+
+    def __init__(self, name: str, make: Callable[[], Function], calling: Calling) -> None:
+        self.name = name
+        self.make = make
+        self.calling = calling
+        self.capabilities = Capabilities()
+        self.width: int | None = None
+        self.softmax = True
+
+    def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> FunctionInstance:
+        with seeded(seed):
+            function = self.make()
+        if isinstance(function, nn.Module):
+            # A module at the top of a file is one object, and stays in its dtype.
+            function = copy.deepcopy(function).to(dtype).eval()
+        return FunctionInstance(self, function)
+
+    def fit(self, shape: Shape) -> Shape:
+        if self.width is not None:
+            shape = shape.of(head_dim=self.width, value_dim=self.width)
+        return super().fit(shape)
+
+
+class FunctionInstance(Instance):
+    """A function, with the keywords that hand a mask on to it."""
+
+    def __init__(
+        self,
+        subject: FunctionSubject,
+        function: Function,
+        *,
+        shielded: bool = True,
+        natural: bool = False,
+    ) -> None:
+        super().__init__(subject)
+        self.function = function
+        self.calling = subject.calling
+        self._shielded = shielded and subject.calling.meddles
+        self._natural = natural
+        self._handed: tuple[Mask, tuple[object, ...], dict[str, Any]] | None = None
+
+    def bare(self) -> Instance:
+        assert isinstance(self.subject, FunctionSubject)
+        return FunctionInstance(self.subject, self.function, shielded=False)
+
+    def natural(self) -> Instance:
+        assert isinstance(self.subject, FunctionSubject)
+        return FunctionInstance(self.subject, self.function, natural=True)
+
+    def module(self) -> nn.Module | None:
+        return self.function if isinstance(self.function, nn.Module) else None
+
+    def raw(self, sample: Sample) -> object:
+        keywords = self._keywords(sample)
+        if not self._shielded:
+            return self.function(sample.q, sample.k, sample.v, **keywords)
+        with settings_restored():
+            copies = [x.clone() for x in (sample.q, sample.k, sample.v)]
+            keywords = {
+                name: x.clone() if isinstance(x, Tensor) else x for name, x in keywords.items()
+            }
+            return self.function(*copies, **keywords)
+
+    def __call__(self, sample: Sample) -> Tensor:
+        """The output; out of a tuple (which is one finding of its own), its first tensor."""
+        with blaming(sample.describe()):
+            got = self.raw(sample)
+        if isinstance(got, tuple | list) and got and isinstance(got[0], Tensor):
+            got = got[0]
+        return need_tensor("the output", got, sample.describe())
+
+    def accepts(self, sample: Sample) -> bool:
+        try:
+            self.raw(sample)
+        except Exception:
+            # What it raises is its own affair: only wrong answers are findings here.
+            return False
+        return True
+
+    def arguments(self, sample: Sample) -> dict[str, Tensor]:
+        handed = self._keywords(sample)
+        tensors = {name: x for name, x in handed.items() if isinstance(x, Tensor)}
+        return {**sample.leaves(), **tensors}
+
+    def definition(self, sample: Sample) -> Tensor:
+        return self._softmax(sample, elementwise_attention)
+
+    def loop(self, sample: Sample) -> Tensor:
+        return self._softmax(sample, loop_attention)
+
+    def _softmax(self, sample: Sample, formula: Callable[..., Tensor]) -> Tensor:
+        mask = sample.mask
+        if self.calling.flow == "causal" and mask.prefix is None:
+            mask = mask & Mask.causal()
+        return softmax_definition(sample.masked(mask), scale=None, pattern=None, formula=formula)
+
+    def _keywords(self, sample: Sample) -> dict[str, Any]:
+        """The keywords of one call; the same tensors again for the same mask."""
+        sizes = (*sample.q.shape, *sample.k.shape, sample.dtype)
+        if self._handed is not None and self._handed[0] is sample.mask:
+            known = self._handed
+            if known[1] == sizes:
+                return known[2]
+        keywords = {**self._mask_keywords(sample)}
+        if sample.q.shape[1] != sample.k.shape[1]:
+            keywords.update(self.calling.grouped)
+        self._handed = (sample.mask, sizes, keywords)
+        return keywords
+
+    def _mask_keywords(self, sample: Sample) -> dict[str, Any]:
+        how, mask = self.calling, sample.mask
+        if how.flow == "causal" and not mask.prefix:
+            mask = mask.without("causal")
+        if mask.is_full:
+            return {}
+        if how.causal_flag and mask.parts == {"causal"} and not mask.prefix and _square(sample):
+            return {how.causal_flag: True}
+        assert how.mask_arg is not None, "generated for a function that takes no mask"
+        return {how.mask_arg: self._lowered(mask, sample)}
+
+    def _lowered(self, mask: Mask, sample: Sample) -> Tensor:
+        """The mask as the tensor that this function takes."""
+        batch, heads, queries, _ = sample.q.shape
+        keys = sample.k.shape[2]
+        if self._natural and len(mask.kept) + len(mask.biases) == 1 and len(mask.parts) == 1:
+            # As the author of the mask would give it: in the shape that it was made with.
+            given = (*mask.kept, *mask.biases)[0]
+            bias, keep = (given, None) if mask.biases else (None, given)
+        else:
+            full = (batch, heads, queries, keys)
+            keep = mask.keep(queries, keys, batch, heads)
+            bias = mask.logit_bias(queries, keys, dtype=sample.dtype)
+            keep = None if keep is None else keep.expand(full).clone()
+            bias = None if bias is None else bias.expand(full).clone()
+        if bias is not None:
+            bias = bias.to(sample.dtype)
+            return bias if keep is None else bias.masked_fill(~keep, -torch.inf)
+        if keep is None:
+            keep = torch.ones(batch, heads, queries, keys, dtype=torch.bool)
+        if self.calling.mask_form == "pairs":
+            keep = keep[0, 0]
+        elif self.calling.mask_form == "keys":
+            keep = keep[:, 0, 0]
+        return keep if self.calling.true_attends else ~keep
+
+
+def _square(sample: Sample) -> bool:
+    return sample.q.shape[2] == sample.k.shape[2]

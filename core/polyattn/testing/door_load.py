@@ -1,0 +1,125 @@
+"""Loading a thing from a file or a module, whatever happens when it is imported."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from polyattn.errors import ConfigError, suggestion
+from polyattn.testing.checks.contract import settings, settings_restored
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """``make`` gives the function; None where nothing could be loaded. ``problem``: what was
+    wrong on the way, empty where nothing was."""
+
+    name: str
+    make: Callable[[], Function] | None
+    problem: str = ""
+
+
+def load_thing(target: str) -> Loaded:
+    """Load ``path/to/file.py:thing`` or ``package.module:thing``.
+
+    Raises: ConfigError where there is no such file, module or name.
+    """
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise ConfigError(f"{target!r}: expected file.py:thing or package.module:thing")
+    path = Path(place)
+    if place.endswith(".py") and not path.is_file():
+        raise ConfigError(f"{place}: no such file; expected file.py:{name}")
+    spoken = io.StringIO()
+    before = settings()
+    with settings_restored(), contextlib.redirect_stdout(spoken):
+        try:
+            module = _module(place, path)
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            told = [type(error).__name__, *str(error).strip().splitlines()[:1]]
+            return Loaded(target, None, f"importing {place} raised {': '.join(told)}")
+        after = settings()
+    thing = _thing(module, place, name)
+    changed = [what for what, value in before.items() if after[what] != value]
+    problem = f"importing {place} changed {', '.join(changed)}" if changed else ""
+    if spoken.getvalue().strip() and not problem:
+        problem = f"importing {place} printed {spoken.getvalue().strip().splitlines()[0][:80]!r}"
+    return _made(target, thing, problem)
+
+
+def _module(place: str, path: Path) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            found = importlib.util.find_spec(place)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise ConfigError(f"{place}: no such module or file")
+        return importlib.import_module(place)
+    name = f"polyattn_door_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickles look their module up; the file's neighbours are imported from it.
+    sys.modules[name] = module
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _thing(module: ModuleType, place: str, name: str) -> Any:
+    thing: Any = module
+    for part in name.split("."):
+        if not hasattr(thing, part):
+            known = [n for n, x in vars(module).items() if callable(x) and not n.startswith("_")]
+            hint = suggestion(part, known) or f"; it has {', '.join(known[:8]) or 'no functions'}"
+            raise ConfigError(f"{place}: no {name!r} in it{hint}")
+        thing = getattr(thing, part)
+    return thing
+
+
+def _made(target: str, thing: Any, problem: str) -> Loaded:
+    """A class, and a function without arguments that gives something callable, are factories."""
+    if not callable(thing):
+        raise ConfigError(f"{target}: expected a function, a class or a module, got {thing!r:.60}")
+    if not (inspect.isclass(thing) or _takes_nothing(thing)):
+        return Loaded(target, lambda: thing, problem)
+    try:
+        with settings_restored(), contextlib.redirect_stdout(io.StringIO()):
+            made = thing()
+    except Exception as error:
+        told = f"{target}() without arguments raised {type(error).__name__}: {error}"
+        return Loaded(target, None, "; ".join(filter(None, (problem, told))))
+    if not callable(made):
+        told = f"{target}() gave a {type(made).__name__}, expected a function of (q, k, v)"
+        return Loaded(target, None, "; ".join(filter(None, (problem, told))))
+    return Loaded(target, thing, problem)
+
+
+def _takes_nothing(thing: Any) -> bool:
+    if isinstance(thing, torch.nn.Module):
+        return False
+    try:
+        return not inspect.signature(thing).parameters
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,229 @@
+"""Finding out by trying what a function of (q, k, v) is: how it is called, and what it computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyattn.mask import Mask
+from polyattn.testing.cases import Sample, normal
+from polyattn.testing.checks.contract import settings, settings_restored
+from polyattn.testing.door_function import Flow, Function
+from polyattn.testing.loops import elementwise_attention
+
+MASK_NAMES = (
+    "attn_mask",
+    "mask",
+    "attention_mask",
+    "keep",
+    "attn_bias",
+    "bias",
+    "key_padding_mask",
+    "padding_mask",
+    "key_mask",
+)
+FLAG_NAMES = ("is_causal", "causal")
+LOOSE = 1e-4
+"""Relative error up to which a computation is recognised. How exact it is, the checks say."""
+
+
+@dataclasses.dataclass
+class Probe:
+    """One function under trial. ``say`` collects what the reader should know."""
+
+    function: Function
+    length: int = 6
+    width: int = 8
+    dtype: torch.dtype = torch.float32
+    notes: list[str] = dataclasses.field(default_factory=list)
+    error: str = ""
+    """Why the last trial gave nothing."""
+
+    def say(self, note: str) -> None:
+        """Keep something for the reader."""
+        self.notes.append(note)
+
+    def sample(
+        self,
+        *,
+        heads: int = 2,
+        kv_heads: int = 0,
+        queries: int = 0,
+        keys: int = 0,
+        value_dim: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> Sample:
+        """A small sample of the sizes that the function takes."""
+        kv_heads, queries = kv_heads or heads, queries or self.length
+        keys, value_dim = keys or self.length, value_dim or self.width
+        sizes = (
+            (heads, queries, self.width),
+            (kv_heads, keys, self.width),
+            (kv_heads, keys, value_dim),
+        )
+        q, k, v = (
+            normal(2, *size, seed=90 + i).to(dtype or self.dtype) for i, size in enumerate(sizes)
+        )
+        return Sample(q=q, k=k, v=v, mask=Mask.full(), inputs={}, seed=90)
+
+    def call(self, sample: Sample, **keywords: Any) -> Any:
+        """One call, after which everything is as it was. Raises what the function raises."""
+        with settings_restored():
+            copies = [x.clone() for x in (sample.q, sample.k, sample.v)]
+            return first(self.function(*copies, **keywords))
+
+    def tried(self, sample: Sample, **keywords: Any) -> Tensor | None:
+        """The output if there is one of the right shape, else None."""
+        try:
+            got = self.call(sample, **keywords)
+        except Exception as error:
+            told = [type(error).__name__, *str(error).strip().splitlines()[:1]]
+            self.error = ": ".join(told)[:160]
+            return None
+        self.error = "the output has another shape"
+        expected = (*sample.q.shape[:3], sample.v.shape[3])
+        return got if isinstance(got, Tensor) and tuple(got.shape) == expected else None
+
+
+def first(got: Any) -> Any:
+    """The output; out of a tuple its first entry."""
+    return got[0] if isinstance(got, tuple | list) and got else got
+
+
+def softmax_of(
+    sample: Sample,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Softmax attention in float64."""
+    wide = sample.to(torch.float64)
+    scale = sample.q.shape[3] ** -0.5 if scale is None else scale
+    return elementwise_attention(wide.q, wide.k, wide.v, scale=scale, keep=keep, bias=bias)
+
+
+def distance(got: Tensor, expected: Tensor) -> float:
+    """Largest error relative to the largest expected value; infinite for NaN."""
+    if not bool(got.isfinite().all()):
+        return float("inf")
+    error = (got.detach().double() - expected).abs().max()
+    return float(error / expected.abs().max().clamp(min=1e-30))
+
+
+def triangle(queries: int, keys: int, *, last: bool = True) -> Tensor:
+    """Causal (L, S), the queries at the last positions or at the first."""
+    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries if last else 0)
+
+
+def sizes_it_takes(probe: Probe) -> bool:
+    """Find a length and a width that it answers; False where it answers none."""
+    errors: list[str] = []
+    for length, width in ((6, 8), (8, 16), (16, 16), (16, 64), (64, 64), (128, 64), (128, 128)):
+        probe.length, probe.width = length, width
+        if probe.tried(probe.sample()) is not None:
+            if (length, width) != (6, 8):
+                probe.say(
+                    f"it takes no length of 6 with a width of 8 ({errors[0]}): checked at "
+                    f"multiples of {length}, width {width}"
+                )
+            return True
+        errors.append(probe.error)
+    probe.length, probe.width, probe.error = 6, 8, errors[0]
+    return False
+
+
+def meddles(probe: Probe) -> bool:
+    """Whether a call writes to its inputs or changes settings of the process."""
+    sample = probe.sample()
+    tensors = (sample.q, sample.k, sample.v)
+    before = [x.clone() for x in tensors], settings()
+    with settings_restored():
+        try:
+            probe.function(*tensors)
+        except Exception:
+            return True
+        after = settings()
+    same = all(torch.equal(x, y) for x, y in zip(tensors, before[0], strict=True))
+    return not same or after != before[1]
+
+
+def flow_of(probe: Probe) -> Flow | None:
+    """Full or causal softmax at L = S, or None where it is neither."""
+    sample = probe.sample()
+    got = probe.tried(sample)
+    if got is None:
+        return None
+    if distance(got, softmax_of(sample)) < LOOSE:
+        return "full"
+    causal = triangle(*sample.lengths)
+    return "causal" if distance(got, softmax_of(sample, causal)) < LOOSE else None
+
+
+def looks_causal(probe: Probe) -> bool:
+    """Whether the first output is blind to the last value, where no reference matches."""
+    sample = probe.sample()
+    before = probe.tried(sample)
+    spoilt = sample.v.clone()
+    spoilt[:, :, -1] += 5.0
+    after = probe.tried(sample.having(v=spoilt))
+    if before is None or after is None:
+        return False
+    return distance(after[:, :, 0], before[:, :, 0].double()) < 1e-3
+
+
+def keywords_of(function: Function) -> dict[str, inspect.Parameter] | None:
+    """Parameters by name, or None where a function has no signature to read."""
+    target = function.forward if isinstance(function, torch.nn.Module) else function
+    try:
+        return dict(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        return None
+
+
+def named(function: Function, names: Sequence[str]) -> Iterator[str]:
+    """Those of ``names`` that the function takes, or may take."""
+    parameters = keywords_of(function)
+    for name in names:
+        if parameters is None or name in parameters:
+            yield name
+
+
+def causal_flag(probe: Probe, flow: Flow | None) -> str | None:
+    """The keyword that makes it causal, where it has one."""
+    if flow == "causal":
+        return None
+    sample = probe.sample()
+    for name in named(probe.function, FLAG_NAMES):
+        if probe.tried(sample, **{name: True}) is not None:
+            probe.say(f"{name}=True is taken to ask for causal attention")
+            return name
+    return None
+
+
+def grouped(probe: Probe) -> dict[str, bool] | None:
+    """Keywords with which it takes fewer key heads; None where it does not."""
+    sample = probe.sample(heads=4, kv_heads=2)
+    if probe.tried(sample) is not None:
+        return {}
+    for name in named(probe.function, ("enable_gqa",)):
+        if probe.tried(sample, **{name: True}) is not None:
+            return {name: True}
+    return None
+
+
+def takes_gradients(probe: Probe) -> bool:
+    """Whether a gradient reaches any of the inputs."""
+    sample = probe.sample().each(lambda x: x.clone().requires_grad_())
+    try:
+        with settings_restored():
+            out = first(probe.function(sample.q * 1, sample.k * 1, sample.v * 1))
+            torch.autograd.backward(out.sum())
+    except Exception as error:
+        probe.say(f"no gradients ({type(error).__name__}): the checks of gradients are left out")
+        return False
+    return True
