@@ -8,6 +8,7 @@ D head width (E / H).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from polyattn.state import State
 
 __all__ = ["MultiHeadAttention"]
 
+_NO_SIDES: Mapping[str, Tensor] = MappingProxyType({})
 _ORDERED = ("causal", "window", "alibi")
 
 
@@ -72,6 +74,7 @@ class MultiHeadAttention(nn.Module):
         for name, size in self.attention.side_inputs.items():
             side_heads, side_width = size.resolve(self.sizes)
             self.side[name] = nn.Linear(d_model, side_heads * side_width, bias=bias)
+        self._has_sides = bool(self.attention.side_inputs)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -102,7 +105,7 @@ class MultiHeadAttention(nn.Module):
         if context is not None:
             return self._across(x, context, mask, state), None
         q, k, v = self._heads(x, self.in_proj_weight, self.in_proj_bias, self._split)
-        inputs = self._sides(x)
+        inputs = self._sides(x) if self._has_sides else _NO_SIDES
         if self.query_norm is not None and self.key_norm is not None:
             # Under autocast a norm answers in float32, beside values that are half.
             q, k = self.query_norm(q).to(v.dtype), self.key_norm(k).to(v.dtype)
@@ -148,12 +151,11 @@ class MultiHeadAttention(nn.Module):
         projected = F.linear(x, weight, bias)
         batch, length, _ = projected.shape
         heads = projected.view(batch, length, sum(split), self.sizes.head_dim).transpose(1, 2)
-        return torch.split(heads, split, 1)
+        # Half the time of `split`, which passes through Python twice.
+        return heads.split_with_sizes(split, 1)
 
     def _sides(self, x: Tensor) -> Mapping[str, Tensor]:
         """Each side input of the variant, (B, heads, S, width), from the tokens of the keys."""
-        if not self.side:
-            return {}
         batch, length, _ = x.shape
         sides = {}
         for name, projection in self.side.items():

@@ -43,8 +43,9 @@ class Plan:
                 "`polyattn list` shows which is which"
             )
         try:
-            variant = self.blueprint.build(self.config.sizes)
-            assert isinstance(variant, SequenceAttention)
+            built = self.blueprint.build(self.config.sizes)
+            assert isinstance(built, SequenceAttention)
+            variant: SequenceAttention = built
             # What a variant requires may still come with the caller's own mask.
             asked = parts if "causal" in parts else parts | variant.claims.requires
             call = Call(sizes=self.config.sizes, parts=asked, cross=False, dropout=dropout)
