@@ -68,6 +68,7 @@ class LocalWindow(SequenceAttention):
     """
 
     capabilities = _CLAIMS
+    refuses_by_length = True
 
     class Config(SequenceAttention.Config):
         """``left``, ``right``: keys before and after the query's own. With ``right`` = 0, the
@@ -108,6 +109,16 @@ class LocalWindow(SequenceAttention):
         super().new_state(batch, sizes, dtype=dtype, device=device)
         return KeyValueState(reach=self.config.left)
 
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        if q.shape[2] > 1:
+            return super().step(q, k, v, state, mask, inputs)
+        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        # A single query over what is remembered: beside the attention itself, every
+        # further look at the call would be felt.
+        return self.attend(q, held["k"], held["v"], over_all, inputs), state
+
     def refuse(self, call: Call) -> Iterator[Refusal]:
         if call.cross:
             way_out = "use a variant without order, such as sdpa, between unrelated sequences"
@@ -134,6 +145,7 @@ class Windowed(SequenceAttention):
     """
 
     capabilities = replace(_CLAIMS, requires=frozenset({"window"}), state="none")
+    refuses_by_length = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         keys = k.shape[2]
@@ -182,19 +194,24 @@ def _attend(
 ) -> Tensor:
     """Attention of q (B, H, L, D) over k, v (B, Hkv, S, ...) by the shared kernel."""
     heads, queries = q.shape[1:3]
-    real, slopes = mask.real, mask.slopes
-    query_ids, key_ids = mask.segment_ids(queries) or (None, None)
     if queries == 1:
-        # The newest token, of very many while decoding: what it cannot see is not even copied.
-        seen = slice(max(k.shape[2] - 1 - left, 0), None)
-        k, v = k[:, :, seen], v[:, :, seen]
-        real = None if real is None else real[:, seen]
-        key_ids = None if key_ids is None else key_ids[:, seen]
-        if real is None and key_ids is None and slopes is None:
+        # While decoding, keys are many and the newest token sees few: copy none of the others.
+        k, v, mask = _last(left + 1, k, v, mask)
+        if mask.real is None and mask.key_ids is None and mask.slopes is None:
             return _over_all(q, k, v, scale)
     k, v = kit.repeat_heads(k, heads), kit.repeat_heads(v, heads)
-    out: Tensor = window_attention(q, k, v, left, right, scale, real, query_ids, key_ids, slopes)
+    ids = mask.segment_ids(queries) or (None, None)
+    out: Tensor = window_attention(q, k, v, left, right, scale, mask.real, *ids, mask.slopes)
     return out
+
+
+def _last(keys: int, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, Mask]:
+    """The last ``keys`` keys, where there are more."""
+    if k.shape[2] <= keys:
+        return k, v, mask
+    seen = slice(k.shape[2] - keys, None)
+    real, ids = (None if x is None else x[:, seen] for x in (mask.real, mask.key_ids))
+    return k[:, :, seen], v[:, :, seen], replace(mask, real=real, key_ids=ids)
 
 
 def _over_all(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

@@ -100,11 +100,12 @@ class Layout:
 
     def band(self, slopes: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor:
         """What is added to the logits of any chunk: (1, C, W), or (H, C, W) with slopes (H,)."""
-        distance = self.distance(device)
-        band = torch.zeros(1, *distance.shape, dtype=dtype, device=device)
-        if slopes is not None:
-            band = -slopes.to(dtype)[:, None, None] * distance.abs()
-        return band.masked_fill((distance < -self.left) | (distance > self.right), -torch.inf)
+        closed = torch.full((self.size, self.width), -torch.inf, dtype=dtype, device=device)
+        before = closed.tril(self._lead - self.left - 1)
+        band = closed.triu_(self._lead + self.right + 1).add_(before)[None]
+        if slopes is None:
+            return band
+        return band - slopes.to(dtype)[:, None, None] * self.distance(device).abs()
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ W keys of a chunk, X chunks or samples taken together, G heads taken together.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ def window_attention(
     slopes: (H,), adds -slope x distance. Returns: (B, H, L, Dv), stored as (B, L, H, Dv).
     """
     batch, queries = q.shape[0], q.shape[2]
-    with torch.autocast(q.device.type, enabled=False):
+    with _as_given(q):
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         out = _like_layers(q, v.shape[3])
         layout = Layout.of(queries, k.shape[2], left, right, step=32, parts=8)
@@ -82,7 +83,7 @@ def window_attention_backward(
     Without slopes, the last is empty.
     """
     batch, heads, queries, _ = q.shape
-    with torch.autocast(q.device.type, enabled=False):
+    with _as_given(q):
         dtype = accumulation_dtype(q.dtype)
         layout = Layout.of(queries, k.shape[2], left, right, step=64, parts=4)
         closed = Closed(real, query_ids, key_ids)
@@ -100,6 +101,12 @@ def window_attention_backward(
                     whole[some] = piece.view(whole[some].shape)
                 d_slopes[some[1]] += grads[3]
     return dq, dk, dv, band.new_empty(0) if slopes is None else d_slopes.to(slopes.dtype)
+
+
+def _as_given(x: Tensor) -> AbstractContextManager[object]:
+    """Dtypes are those of the inputs: autocast would change them between the two passes."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _like_layers(x: Tensor, width: int) -> Tensor:
