@@ -169,8 +169,8 @@ class Windowed(SequenceAttention):
         if window is None or seen < keys:
             return ()
         way_out = "use sdpa, which then is as fast"
-        allowed = "windows narrower than the keys"
-        return (Refusal("window", f"{seen} of {keys} keys", allowed, way_out),)
+        allowed = "more keys than the window has"
+        return (Refusal("length", f"{keys} keys, window of {seen}", allowed, way_out),)
 
 
 def _refuse_prefix(call: Call, right: int) -> Iterator[Refusal]:

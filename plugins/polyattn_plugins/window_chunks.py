@@ -105,7 +105,9 @@ class Layout:
         band = closed.triu_(self._lead + self.right + 1).add_(before)[None]
         if slopes is None:
             return band
-        return band - slopes.to(dtype)[:, None, None] * self.distance(device).abs()
+        # In the dtype in which masks count distances, so that both round alike.
+        wide = slopes.to(torch.promote_types(slopes.dtype, torch.float32))[:, None, None]
+        return band - (wide * self.distance(device).abs()).to(dtype)
 
 
 @dataclass(frozen=True)

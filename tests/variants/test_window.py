@@ -396,7 +396,7 @@ def test_windowed_refuses_what_it_is_not_made_for() -> None:
     refused(variant, Mask.causal(), "mask")
     refused(variant, Mask.window(3, None), "window")
     refused(variant, Mask.causal() & Mask.window(None, 0), "window")
-    refused(variant, Mask.window(19, 0), "window")
+    refused(variant, Mask.window(19, 0), "length")
     refused(variant, Mask.window(5, 3) & Mask.causal(prefix=2), "prefix")
     q, k, v = tensors(1, 2, 20, 20)
     assert variant(q, k, v, Mask.window(18, 0)).shape == q.shape
