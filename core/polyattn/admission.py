@@ -23,6 +23,7 @@ from polyattn.mask import Mask
 
 Inputs = Mapping[str, Tensor]
 NO_INPUTS: Inputs = MappingProxyType({})
+FULL = Mask.full()
 _REMEMBERED = 512
 
 
@@ -33,6 +34,7 @@ class Admission(nn.Module):
     refuses_by_length: ClassVar[bool] = False
     sizes: Sizes | None
     claims: Capabilities
+    _dropout: float
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,12 +84,12 @@ class Admission(nn.Module):
         v: Tensor,
         mask: Mask,
         inputs: Inputs,
-        *,
         by_definition: bool = False,
     ) -> Tensor:
         """Check a call and answer it."""
         extent = check_tensors(q, k, v)
-        mask.check(extent.batch, extent.heads, extent.queries, extent.keys, q.device)
+        if mask is not FULL:
+            mask.check(*extent[:4], q.device)
         if self.side_inputs or inputs:
             check_inputs(self.label, self.side_inputs, inputs, q, k, v)
         return self._answer(q, k, v, mask, inputs, extent, by_definition)
@@ -103,11 +105,13 @@ class Admission(nn.Module):
         by_definition: bool = False,
     ) -> Tensor:
         """Find who answers, settle what shapes alone decide, and have it answered."""
-        chosen = self._choose(q, k, v, mask, inputs, extent)
-        if not (extent.batch and extent.queries and extent.keys):
+        chosen = self._known(q, k, v, mask, inputs, extent, False)[0]
+        if chosen.refuses_by_length:
+            chosen = self._choose(q, k, v, mask, inputs, extent)
+        batch, heads, queries, keys, (_, kv_heads, _) = extent
+        if not (batch and queries and keys):
             return nothing(q, k, v)
-        heads = extent.heads
-        if heads != extent.kv_heads and chosen.claims.grouped_heads != "native":
+        if heads != kv_heads and chosen.claims.grouped_heads != "native":
             k, v = kit.repeat_heads(k, heads), kit.repeat_heads(v, heads)
             inputs = {name: kit.repeat_heads(x, heads) for name, x in inputs.items()}
         if by_definition:
@@ -117,9 +121,9 @@ class Admission(nn.Module):
     def _choose(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, extent: Extent
     ) -> Admission:
-        for candidate in self._known(q, k, v, mask, inputs, extent, state=False):
+        for candidate in self._known(q, k, v, mask, inputs, extent, False):
             if not candidate.refuses_by_length or not tuple(
-                candidate.refuse_lengths(extent.queries, extent.keys, mask.span)
+                candidate.refuse_lengths(extent[2], extent[3], mask.span)
             ):
                 return candidate
         call = self._call(q, k, v, mask, inputs, extent, state=False, lengths=True)
@@ -133,23 +137,23 @@ class Admission(nn.Module):
         mask: Mask,
         inputs: Inputs,
         extent: Extent,
-        *,
         state: bool,
     ) -> tuple[Admission, ...]:
         """The candidates for calls like this one, judged when first met."""
         if torch.compiler.is_compiling():
             return self._judge(q, k, v, mask, inputs, extent, state)
         key = (
-            extent[4:],
-            extent.heads,
+            extent[1],
+            extent[4],
             q.dtype,
             q.device,
-            q.requires_grad or k.requires_grad or v.requires_grad,
-            torch.is_grad_enabled(),
-            self.training,
+            # The next two as a call sees them: gradients asked for, dropout in force.
+            (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled(),
+            self._dropout and self.training,
             state,
-            mask.signature,
+            None if mask is FULL else mask.signature,
             any(x.requires_grad for x in inputs.values()) if inputs else False,
+            torch.is_grad_enabled() if mask.biases or inputs else False,
         )
         known = self._answers.get(key)
         if known is None:
@@ -188,14 +192,15 @@ class Admission(nn.Module):
         state: bool,
         lengths: bool = False,
     ) -> Call:
+        _, heads, queries, keys, (head_dim, kv_heads, value_dim) = extent
         tracked = torch.is_grad_enabled()
         longest = self.sizes.max_length if self.sizes else None
         return Call(
             device=q.device.type,
             dtype=q.dtype,
-            queries=extent.queries if lengths else None,
-            keys=extent.keys if lengths else None,
-            sizes=Sizes(extent.heads, extent.head_dim, extent.kv_heads, extent.value_dim, longest),
+            queries=queries if lengths else None,
+            keys=keys if lengths else None,
+            sizes=Sizes(heads, head_dim, kv_heads, value_dim, longest),
             parts=mask.parts | {"causal"} if state else mask.parts,
             prefix=mask.prefix,
             window=mask.span,
@@ -208,16 +213,18 @@ class Admission(nn.Module):
     def _checked_chunk(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> bool:
         """Check the new tokens of a decoding step; False if there are none to answer."""
         extent = check_tensors(q, k, v)
-        if extent.queries != extent.keys:
+        batch, _, queries, keys, _ = extent
+        if queries != keys:
             raise ShapeError(
-                f"extend: expected as many new keys as new queries, got L = {extent.queries} and "
-                f"S = {extent.keys}; keys of another sequence are attended to by forward"
+                f"extend: expected as many new keys as new queries, got L = {queries} and "
+                f"S = {keys}; keys of another sequence are attended to by forward"
             )
-        mask.check(extent.batch, extent.heads, extent.queries, extent.keys, q.device)
+        if mask is not FULL:
+            mask.check(*extent[:4], q.device)
         if self.side_inputs or inputs:
             check_inputs(self.label, self.side_inputs, inputs, q, k, v)
-        self._known(q, k, v, mask, inputs, extent, state=True)
-        return bool(extent.batch and extent.queries)
+        self._known(q, k, v, mask, inputs, extent, True)
+        return bool(batch and queries)
 
 
 def refuse_in_steps(mask: Mask) -> Iterable[Refusal]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,17 +10,8 @@ from torch import Tensor
 from polyattn.capabilities import InputSize, Sizes
 from polyattn.errors import ShapeError
 
-
-class Extent(NamedTuple):
-    """The sizes of one call, read off its tensors once."""
-
-    batch: int
-    heads: int
-    queries: int
-    keys: int
-    head_dim: int
-    kv_heads: int
-    value_dim: int
+Extent = tuple[int, int, int, int, tuple[int, int, int]]
+"""The sizes of one call, read off its tensors once: B, H, L, S, and (D, Hkv, Dv)."""
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> Extent:
@@ -29,21 +19,23 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> Extent:
 
     Raises: ShapeError, naming what was expected and what came.
     """
-    if q.ndim == k.ndim == v.ndim == 4:
+    try:
         batch, heads, queries, head_dim = q.shape
         kv_batch, kv_heads, keys, key_dim = k.shape
         value_batch, value_heads, values, value_dim = v.shape
-        if (
-            batch == kv_batch == value_batch
-            and head_dim == key_dim > 0
-            and value_heads == kv_heads > 0
-            and values == keys
-            and value_dim > 0
-            and heads % kv_heads == 0
-            and q.dtype is k.dtype is v.dtype
-            and q.device == k.device == v.device
-        ):
-            return Extent(batch, heads, queries, keys, head_dim, kv_heads, value_dim)
+    except ValueError:
+        raise ShapeError(_misfit(q, k, v)) from None
+    if (
+        batch == kv_batch == value_batch
+        and head_dim == key_dim > 0
+        and value_heads == kv_heads > 0
+        and values == keys
+        and value_dim > 0
+        and heads % kv_heads == 0
+        and q.dtype is k.dtype is v.dtype
+        and q.device == k.device == v.device
+    ):
+        return batch, heads, queries, keys, (head_dim, kv_heads, value_dim)
     raise ShapeError(_misfit(q, k, v))
 
 

@@ -15,7 +15,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from polyattn.admission import NO_INPUTS, Admission, Inputs, nothing
+from polyattn.admission import FULL, NO_INPUTS, Admission, Inputs, nothing
 from polyattn.capabilities import (
     Call,
     Capabilities,
@@ -187,7 +187,7 @@ class SequenceAttention(Admission):
         Returns: (B, H, L, Dv) in the dtype of q; without keys, zeros.
         Raises: ShapeError, MaskError, Unsupported (with its refusals).
         """
-        return self._checked(q, k, v, as_mask(mask), inputs)
+        return self._checked(q, k, v, FULL if mask is None else as_mask(mask), inputs)
 
     def expected(
         self,
@@ -198,7 +198,7 @@ class SequenceAttention(Admission):
         inputs: Inputs = NO_INPUTS,
     ) -> Tensor:
         """``forward`` by the definition: the same checks, then ``reference``."""
-        return self._checked(q, k, v, as_mask(mask), inputs, by_definition=True)
+        return self._checked(q, k, v, as_mask(mask), inputs, True)
 
     def new_state(
         self,
@@ -233,7 +233,7 @@ class SequenceAttention(Admission):
         mask: of the new tokens only: padding, segments, window, alibi.
         Returns: (B, H, L, Dv) and the state afterwards; the given state stays as it was.
         """
-        mask = as_mask(mask)
+        mask = FULL if mask is None else as_mask(mask)
         if not self._checked_chunk(q, k, v, mask, inputs):
             return nothing(q, k, v), state
         return self.step(q, k, v, state, mask, inputs)

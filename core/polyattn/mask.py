@@ -337,7 +337,7 @@ class Mask:
     @property
     def is_full(self) -> bool:
         """True where no part is held."""
-        return not self.parts
+        return self.prefix is None and self.span is None and not self._holds_more
 
     @property
     def signature(self) -> tuple[object, ...]:

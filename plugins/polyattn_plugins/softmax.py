@@ -111,12 +111,12 @@ class Sdpa(SequenceAttention):
             q,
             k,
             v,
-            attn_mask=attn_mask,
-            dropout_p=self.dropout_p,
-            is_causal=is_causal,
+            attn_mask,
+            self._dropout if self.training else 0.0,
+            is_causal,
             scale=self._scale,
             # A comparison of two dynamic sizes is a symbol, which export rejects as a flag.
-            enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
+            enable_gqa=True if q.size(1) != k.size(1) else False,  # noqa: SIM210
         )
 
 
@@ -149,7 +149,7 @@ class Flash(SequenceAttention):
         if call.bias_grad:
             way_out = "detach the bias or ask for sdpa or dense"
             yield Refusal("bias", "requires grad", "a bias without gradients", way_out)
-        if call.device in _OPERATORS and not hasattr(torch.ops.aten, _OPERATORS[call.device]):
+        if call.device in _OPERATORS and not hasattr(torch, _OPERATORS[call.device]):
             way_out = "ask for sdpa, or use a torch this version was tested with"
             yield Refusal("torch", torch.__version__, "versions with the flash operator", way_out)
         if call.device != "cuda":
@@ -163,14 +163,16 @@ class Flash(SequenceAttention):
             yield Refusal("head_dim", call.sizes.head_dim, f"up to {_WIDEST} on cuda", way_out)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+        if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+            q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         scale = self.scale_for(q.shape[-1])
         if q.device.type == "cuda":
             return _flash_on_cuda(q, k, v, mask, scale)
         attn_mask, is_causal = _lowered(mask, q, k)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _as_bias(attn_mask, q.dtype)
-        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        # The name in `torch`, not in `torch.ops`: a third faster to call.
+        out: Tensor = torch._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale
         )[0]
         return out
@@ -190,7 +192,7 @@ def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) ->
     if causal and queries < keys:
         # Queries in front move ours to the last positions; their rows are thrown away.
         q = torch.nn.functional.pad(q, (0, 0, keys - queries, 0))
-    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(
+    out: Tensor = torch._scaled_dot_product_flash_attention(
         q, k, v, 0.0, causal, False, scale=scale
     )[0]
     return out[:, :, -queries:]
@@ -198,10 +200,10 @@ def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) ->
 
 def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
     """The mask as PyTorch's pair: a tensor (bool, or added to the logits), and its causal flag."""
-    batch, heads, queries, _ = q.shape
-    keys = k.shape[2]
     if mask.is_full:
         return None, False
+    batch, heads, queries, _ = q.shape
+    keys = k.shape[2]
     if mask.prefix == 0 and (queries == keys or queries == 1):
         # Its flag counts from the first key, and costs half of what a tensor does.
         rest = mask.without("causal")
