@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from polyattn.capabilities import Capabilities, Sizes
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, Shape
-from polyattn.testing.checks.contract import settings_restored
 from polyattn.testing.loops import elementwise_attention, loop_attention
 from polyattn.testing.numerics import need_tensor
+from polyattn.testing.settings import settings_restored
 from polyattn.testing.subject import Instance, Subject, blaming, softmax_definition
 from polyattn.testing.variant import seeded
 

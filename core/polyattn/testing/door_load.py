@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from polyattn.errors import ConfigError, suggestion
-from polyattn.testing.checks.contract import settings, settings_restored
+from polyattn.testing.settings import settings, settings_restored
 
 Function = Callable[..., Any]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, normal
-from polyattn.testing.checks.contract import settings, settings_restored
 from polyattn.testing.door_function import Flow, Function
 from polyattn.testing.loops import elementwise_attention
+from polyattn.testing.settings import settings, settings_restored
 
 MASK_NAMES = (
     "attn_mask",

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from polyattn.errors import ConfigError, Unsupported
-from polyattn.testing.checks.contract import settings_restored
 from polyattn.testing.generate import iter_checks
 from polyattn.testing.planned import Check
 from polyattn.testing.results import CheckFailure, Result, Status
+from polyattn.testing.settings import settings_restored
 from polyattn.testing.variant import AnySubject, subjects_of
 
 Callback = Callable[[Result], None]

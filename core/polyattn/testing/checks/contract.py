@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from polyattn.testing.compare import against_definition
 from polyattn.testing.masks import with_part
 from polyattn.testing.numerics import compare_bits, need_finite, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.settings import kernel_flags_watched, settings
 from polyattn.testing.subject import DEVICE, Instance, Subject, blaming
 
 
@@ -189,8 +189,15 @@ def check_global_state_untouched(subject: Subject, shape: Shape = SQUARE) -> Non
     sample, instance = subject.draw(shape), subject.at(shape).bare()
     before = settings()
     spoken = io.StringIO()
-    with contextlib.redirect_stdout(spoken), contextlib.redirect_stderr(spoken):
+    with (
+        contextlib.redirect_stdout(spoken),
+        contextlib.redirect_stderr(spoken),
+        kernel_flags_watched() as touched,
+    ):
         instance(sample)
+    if touched and not subject.raw_masks:
+        # Put back or not: between the two, every other thread's attention runs under it.
+        raise Mismatch(Seen(what="the call set the flags that choose torch's kernels"))
     changed = [
         f"{name} from {value} to {settings()[name]}"
         for name, value in before.items()
@@ -201,46 +208,3 @@ def check_global_state_untouched(subject: Subject, shape: Shape = SQUARE) -> Non
     if spoken.getvalue().strip():
         line = spoken.getvalue().strip().splitlines()[0]
         raise Mismatch(Seen(what=f"the call printed {line[:80]!r}"))
-
-
-def settings() -> dict[str, object]:
-    """Every setting of the process that attention code is known to change."""
-    return {
-        "the default dtype": torch.get_default_dtype(),
-        "the number of threads": torch.get_num_threads(),
-        "whether gradients are recorded": torch.is_grad_enabled(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "the precision of matrix products": torch.get_float32_matmul_precision(),
-        "the flash kernel's flag": torch._C._get_flash_sdp_enabled(),
-        "the plain kernel's flag": torch._C._get_math_sdp_enabled(),
-        "the memory-efficient kernel's flag": torch._C._get_mem_efficient_sdp_enabled(),
-        "autocast": torch.is_autocast_enabled("cpu"),
-        "anomaly detection": torch.is_anomaly_enabled(),
-        "the default device": str(torch.get_default_device()),
-    }
-
-
-@contextlib.contextmanager
-def settings_restored() -> Iterator[None]:
-    """Put the settings and the random state back as they were, whatever happens inside."""
-    before, state, python_state = settings(), torch.get_rng_state(), random.getstate()
-    kernels = torch.backends.cuda
-    try:
-        with warnings.catch_warnings():
-            yield
-    finally:
-        if settings() != before:
-            torch.set_default_dtype(before["the default dtype"])  # type: ignore[arg-type]
-            torch.set_num_threads(int(str(before["the number of threads"])))
-            torch.set_grad_enabled(bool(before["whether gradients are recorded"]))
-            torch.use_deterministic_algorithms(bool(before["deterministic algorithms"]))
-            torch.set_float32_matmul_precision(str(before["the precision of matrix products"]))
-            kernels.enable_flash_sdp(bool(before["the flash kernel's flag"]))
-            kernels.enable_math_sdp(bool(before["the plain kernel's flag"]))
-            kernels.enable_mem_efficient_sdp(bool(before["the memory-efficient kernel's flag"]))
-            torch.set_autocast_enabled("cpu", bool(before["autocast"]))
-            torch.autograd.set_detect_anomaly(bool(before["anomaly detection"]))
-            torch.set_default_device(str(before["the default device"]))
-        if not torch.equal(torch.get_rng_state(), state):
-            torch.set_rng_state(state)
-        random.setstate(python_state)
