@@ -43,6 +43,8 @@ from polyattn_plugins.linear_kernel import absorb, read, scan
 
 __all__ = ["Linear"]
 
+_TINY = {dtype: torch.finfo(dtype).tiny for dtype in (torch.float32, torch.float64)}
+
 
 class Linear(SequenceAttention):
     """Attention with the kernel phi(q) . phi(k), phi = elu + 1; causal, or over all keys."""
@@ -105,11 +107,11 @@ class Linear(SequenceAttention):
     ) -> tuple[Tensor, State]:
         s, z = state.tensors["s"], state.tensors["z"]
         tokens = q.shape[2]
-        if tokens == 1 and not _tracked(q, k, v, s):
-            out, s, z = _one_token(q, k, v, mask.real, s, z)
-        else:
+        if tokens > 1 or _tracked(q, k, v, s):
             out, _, s, z = scan(q, k, v, mask.real, s, z)
-        return out, state.advance(tokens, {"s": s, "z": z})
+        else:
+            out, s, z = _one_token(q, k, v, mask.real, s, z)
+        return out, RecurrentState(state.length + tokens, {"s": s, "z": z})
 
 
 def _tracked(*tensors: Tensor) -> bool:
@@ -160,8 +162,8 @@ def _one_token(
     if keep is not None:
         mapped.mul_(keep[:, None, None])
     s, z = torch.addcmul(s, mapped.mT, v), z + mapped
-    # Where no key was seen 0 / tiny is 0; every other denominator is larger than that.
-    den = (asked * z).sum(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).tiny)
+    # 0 / tiny is 0, where no key was seen; every other denominator is larger.
+    den = (asked * z).sum(-1, keepdim=True).clamp_(_TINY[z.dtype])
     out = (asked @ s).div_(den)
     if dtype != s.dtype or shape[1] != k.shape[1]:
         out = out.reshape(*shape[:3], v.shape[3]).to(dtype)
