@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ Inputs = Mapping[str, Tensor]
 NO_INPUTS: Inputs = MappingProxyType({})
 FULL = Mask.full()
 _REMEMBERED = 512
+T = TypeVar("T")
 
 
 class Admission(nn.Module):
@@ -39,6 +40,7 @@ class Admission(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._answers: dict[Hashable, tuple[Admission, ...]] = {}
+        self._settled: dict[Hashable, Admission] = {}
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor: ...
@@ -76,6 +78,37 @@ class Admission(nn.Module):
         if refusals:
             raise Unsupported(self.label, refusals)
         return (self,)
+
+    def _quick(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        """A call whose every size, length included, was answered before; else a checked one."""
+        if inputs or torch.compiler.is_compiling():
+            return self._checked(q, k, v, mask, inputs)
+        key = (
+            q.shape,
+            k.shape,
+            v.shape,
+            q.dtype,
+            k.dtype,
+            v.dtype,
+            q.device,
+            k.device,
+            v.device,
+            q.requires_grad or k.requires_grad or v.requires_grad,
+            torch.is_grad_enabled(),
+            self.training,
+            None if mask is FULL else mask.signature,
+        )
+        settled = self._settled.get(key)
+        if settled is not None:
+            if mask is not FULL:
+                mask.check(q.shape[0], q.shape[1], q.shape[2], k.shape[2], q.device)
+            return settled.attend(q, k, v, mask, inputs)
+        out = self._checked(q, k, v, mask, inputs)
+        if q.shape[1] == k.shape[1] and out.numel() and k.shape[2]:
+            _remember(
+                self._settled, key, self._choose(q, k, v, mask, inputs, check_tensors(q, k, v))
+            )
+        return out
 
     def _checked(
         self,
@@ -157,9 +190,8 @@ class Admission(nn.Module):
         )
         known = self._answers.get(key)
         if known is None:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.clear()
-            known = self._answers[key] = self._judge(q, k, v, mask, inputs, extent, state)
+            known = self._judge(q, k, v, mask, inputs, extent, state)
+            _remember(self._answers, key, known)
         return known
 
     def _judge(
@@ -225,6 +257,13 @@ class Admission(nn.Module):
             check_inputs(self.label, self.side_inputs, inputs, q, k, v)
         self._known(q, k, v, mask, inputs, extent, True)
         return bool(batch and queries)
+
+
+def _remember(known: dict[Hashable, T], key: Hashable, value: T) -> None:
+    """Keep what was judged; forget all of it rather than grow without bound."""
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = value
 
 
 def refuse_in_steps(mask: Mask) -> Iterable[Refusal]:

@@ -163,17 +163,16 @@ class Flash(SequenceAttention):
             yield Refusal("head_dim", call.sizes.head_dim, f"up to {_WIDEST} on cuda", way_out)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        if not q.stride(-1) == k.stride(-1) == v.stride(-1) == 1:
+        if not q.stride(3) == k.stride(3) == v.stride(3) == 1:
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        scale = self.scale_for(q.shape[-1])
-        if q.device.type == "cuda":
-            return _flash_on_cuda(q, k, v, mask, scale)
+        if q.is_cuda:
+            return _flash_on_cuda(q, k, v, mask, self._scale)
         attn_mask, is_causal = _lowered(mask, q, k)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _as_bias(attn_mask, q.dtype)
         # The name in `torch`, not in `torch.ops`: a third faster to call.
         out: Tensor = torch._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale
+            q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=self._scale
         )[0]
         return out
 
@@ -185,7 +184,7 @@ _OPERATORS = {
 }
 
 
-def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
+def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
     """The CUDA operator knows one mask, causal from the first key on."""
     queries, keys = q.shape[2], k.shape[2]
     causal = mask.prefix is not None and queries > 1
