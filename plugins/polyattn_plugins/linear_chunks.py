@@ -70,6 +70,8 @@ class Chunks:
 
     def _features(self, name: str, x: Tensor, *, shifted: bool = False) -> Tensor:
         out, spare = self.room(name, *x.shape), self.room("spare " + name, *x.shape)
+        if x.dtype != self.dtype:
+            x = spare.copy_(x)
         torch.clamp(x, max=0, out=out)
         if shifted:
             out.sub_(out.amax(-1, keepdim=True))
