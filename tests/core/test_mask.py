@@ -216,6 +216,8 @@ class TestAlgebra:
         ids = (first & second).key_ids
         assert ids is not None
         assert len(set(ids[0].tolist())) == 5
+        close = Mask.segments(torch.tensor([[0, 1]])) & Mask.segments(torch.tensor([[2, 0]]))
+        assert close.draw(2, 2) == "#.\n.#"
         assert torch.equal(
             (first & first).keep(5, 5),
             first.keep(5, 5),  # type: ignore[arg-type]
