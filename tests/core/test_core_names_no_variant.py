@@ -29,14 +29,23 @@ def named_in(source: str, names: set[str]) -> list[tuple[int, str]]:
     return [(line, text) for line, text in strings(ast.parse(source)) if text in names]
 
 
+def allowed(path: str) -> set[str]:
+    """Words that mean something else here: see each comment."""
+    words = {"dense"}  # a part of a mask
+    if path.startswith("testing/") or path == "cli/check.py":
+        words |= {"sdpa"}  # a door: the way in which a stranger's function is called
+        words |= {"softmax"}  # the definition with which such a function is compared
+    return words
+
+
 def test_core_names_no_variant() -> None:
-    # "dense" is a part of a mask, and "linear" and "softmax" are words of the field.
     names = set(discover(plugins=False).names())
-    found = {
-        str(path.relative_to(CORE)): hits
-        for path in sorted(CORE.rglob("*.py"))
-        if (hits := named_in(path.read_text(), names - {"dense"}))
-    }
+    found = {}
+    for path in sorted(CORE.rglob("*.py")):
+        place = path.relative_to(CORE).as_posix()
+        hits = named_in(path.read_text(), names - allowed(place))
+        if hits:
+            found[place] = hits
     assert not found, "the core must not name a variant; put it into registry.yaml"
 
 

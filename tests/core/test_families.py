@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PLUGINS = Path(__file__).parents[2] / "plugins" / "polyattn_plugins"
-FAMILIES = {"softmax", "window", "linear", "low_rank", "gates"}
+FAMILIES = {"softmax", "window", "linear", "gated", "low_rank", "gates"}
 
 
 def strangers(module: str, source: str) -> list[str]:
