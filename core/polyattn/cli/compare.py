@@ -86,12 +86,13 @@ def _write(result: Comparison, folder: Path) -> None:
 
     from polyattn.errors import Unavailable
     from polyattn.measure.report import write_page
-    from polyattn.measure.table import WIDTH, make_table, table_text
+    from polyattn.measure.table import make_table, table_text
 
     console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    console.print(make_table(result))
+    if console.is_terminal:
+        console.print(make_table(result))
+    else:
+        print(table_text(result), end="")
     (folder / "compare.json").write_text(result.to_json(), encoding="utf-8")
     (folder / "table.txt").write_text(table_text(result), encoding="utf-8")
     written = "table.txt, compare.json"

@@ -42,8 +42,8 @@ _TIMES: dict[Pass, tuple[str, str]] = {
     "backward": ("Forward with backward", "milliseconds, gradients of every input"),
 }
 _PEAKS: dict[Pass, tuple[str, str]] = {
-    "forward": ("Memory of the forward pass", "peak megabytes beyond the inputs"),
-    "backward": ("Memory with backward", "peak megabytes beyond the inputs"),
+    "forward": ("Memory of the forward pass", "peak megabytes above the inputs"),
+    "backward": ("Memory with backward", "peak megabytes above the inputs"),
 }
 _ARITHMETIC: dict[Pass, float] = {"forward": 1.0, "backward": 3.5}
 """Operations of a pass in units of the forward pass."""
@@ -121,7 +121,7 @@ def _text_chart(comparison: Comparison) -> Iterator[Chart]:
             axes.set_ylim(min(heights) - margin, max(heights) + margin)
         for ngram in comparison.ngrams:
             axes.axhline(ngram.bits, **REFERENCE)
-            note(axes, steps, ngram.bits, f"counting, {ngram.order} back")
+            note(axes, steps, ngram.bits, f"n-gram, order {ngram.order}")
 
     caption = (
         "Lower is better. Dotted: what counting byte sequences reaches on the same held-out bytes."

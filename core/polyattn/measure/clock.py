@@ -86,6 +86,7 @@ def interleave(
         candidates[name]()
     times = {name: Times() for name in names}
     collecting = gc.isenabled()
+    gc.collect()
     gc.disable()
     try:
         start = clock.wall()
@@ -95,7 +96,6 @@ def interleave(
             turn = done % len(names)
             for name in names[turn:] + names[:turn]:
                 _sample(candidates[name], times[name], clock)
-            gc.collect()
             tick(done + 1)
     finally:
         if collecting:

@@ -15,20 +15,20 @@ def new_folder(out: Path | None, beside: Path | None = None) -> Path:
 
     Raises: ConfigError, one line, if ``out`` exists or a folder cannot be made.
     """
-    try:
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.mkdir()
-            return out
-        return _next_number((beside or Path()) / RUNS)
-    except FileExistsError:
+    runs = (beside or Path()) / RUNS
+    if out is not None and (out.exists() or out.is_symlink()):
         raise ConfigError(
             f"--out {out}: it exists already and is not overwritten; name a new folder, or leave "
             f"--out away for a numbered one in {RUNS}"
-        ) from None
+        )
+    try:
+        if out is None:
+            return _next_number(runs)
+        out.mkdir(parents=True)
+        return out
     except OSError as error:
         raise ConfigError(
-            f"cannot make the folder {out or RUNS} ({error.strerror}); name another with --out"
+            f"cannot make the folder {out or runs} ({error.strerror}); name another with --out"
         ) from None
 
 

@@ -103,7 +103,7 @@ def sample_blocks(length: int, seed: int) -> list[Block]:
     """Blocks of 16 query rows, 256 in all: the first, the last, and others drawn between."""
     generator = torch.Generator().manual_seed(seed)
     slots = length // _BLOCK
-    drawn = torch.randperm(slots - 1, generator=generator)[: SAMPLED_ROWS // _BLOCK - 2] + 1
+    drawn = torch.randperm(slots - 2, generator=generator)[: SAMPLED_ROWS // _BLOCK - 2] + 1
     starts = sorted({0, length - _BLOCK, *(int(slot) * _BLOCK for slot in drawn)})
     return [(start, start + _BLOCK) for start in starts]
 

@@ -21,12 +21,12 @@ from polyattn.measure.summary import EVERY_LENGTH, Cell, Row, rows
 _HEADS = (
     "variant",
     "tokens",
-    "forward",
-    "with backward",
+    "time, forward",
+    "time, with backward",
     "memory, forward",
     "memory, with backward",
 )
-_LEARNT = ("text, bits per byte", "copy, share right")
+_LEARNT = ("text, bits/byte", "copy, right")
 
 
 def write_page(comparison: Comparison, path: Path) -> None:

@@ -86,9 +86,8 @@ def rows(comparison: Comparison) -> Iterator[Row]:
         if not own:
             yield Row(name=name, first=True, reason="not reached")
     for ngram in comparison.ngrams:
-        kind = "byte" if ngram.order == 1 else "bytes"
         yield Row(
-            name=f"counting {ngram.order} {kind} back",
+            name=f"n-gram, order {ngram.order}",
             first=True,
             times=(Cell(""), Cell("")),
             peaks=(Cell(""), Cell("")),
@@ -178,13 +177,17 @@ def learning_noise(comparison: Comparison, task: Task) -> float:
 
 
 def milliseconds(seconds: float) -> str:
-    value = seconds * 1e3
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
+    return f"{_digits(seconds * 1e3)} ms"
 
 
 def megabytes(size: int) -> str:
-    value = size / 2**20
-    return f"{value:,.0f} MB" if value >= 100 else f"{value:.3g} MB"
+    return f"{_digits(size / 2**20)} MB"
+
+
+def _digits(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    decimals = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{decimals}f}"
 
 
 def arithmetic_rate(comparison: Comparison) -> float | None:

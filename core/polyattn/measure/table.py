@@ -23,35 +23,36 @@ def make_table(comparison: Comparison) -> Group:
     threads = "1 thread" if comparison.plan.threads == 1 else f"{comparison.plan.threads} threads"
     table = Table(
         title=f"causal attention, {comparison.plan.heads} heads of {comparison.plan.head_dim}, "
-        f"float32, {threads}; least {clock}, peak memory; beside it the ratio to "
-        f"{comparison.plan.baseline}",
+        f"float32, {threads}: least {clock}, peak memory, ratio to {comparison.plan.baseline}",
         title_justify="left",
         title_style="dim",
         box=None,
         header_style="bold",
-        padding=(0, 3, 0, 0),
+        padding=(0, 2, 0, 0),
         pad_edge=False,
     )
-    table.add_column("variant", no_wrap=True)
-    for name in ("length", "forward", "with backward", "memory", "with backward"):
+    table.add_column("\nvariant", no_wrap=True)
+    names = ["\ntokens", "time,\nforward", "time, with\nbackward"]
+    names += ["memory,\nforward", "memory, with\nbackward"]
+    names += ["text,\nbits/byte", "copy,\nright"] if comparison.plan.train else []
+    for name in names:
         table.add_column(name, justify="right")
-    table.add_column("text, bits/byte" if comparison.plan.train else "", justify="right")
-    table.add_column("copy, right" if comparison.plan.train else "", justify="right")
     for number, row in enumerate(rows(comparison)):
         if row.first and number:
             table.add_section()
-        table.add_row(*_cells(row))
+        table.add_row(*_cells(row, comparison.plan.train))
     notes = [Text(f"- {remark}") for remark in remarks(comparison)]
     return Group(table, Padding(Group(*notes), (1, 0, 0, 0)))
 
 
-def _cells(row: Row) -> list[Text]:
+def _cells(row: Row, trained: bool) -> list[Text]:
+    learnt = [_styled(row.text), _styled(row.copy)] if trained else []
     name = Text(row.name if row.first else "")
     if row.reason and not row.times[0].ratio and row.times[0].figure == "-":
         missing = [Text("see below", style="yellow")] + [Text("-", style="dim")] * 3
     else:
         missing = [_styled(cell) for cell in (*row.times, *row.peaks)]
-    return [name, Text(row.length), *missing, _styled(row.text), _styled(row.copy)]
+    return [name, Text(row.length), *missing, *learnt]
 
 
 def _styled(cell: Cell) -> Text:
