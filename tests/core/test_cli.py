@@ -249,9 +249,10 @@ def test_an_interrupt_exits_130_without_a_traceback() -> None:
     assert "Traceback" not in errors
 
 
-def test_a_reader_that_goes_away_causes_no_traceback() -> None:
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"]])
+def test_a_reader_that_goes_away_causes_no_traceback(arguments: list[str]) -> None:
     process = subprocess.Popen(
-        [str(POLYATTN), "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [str(POLYATTN), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     process.stdout.close()
