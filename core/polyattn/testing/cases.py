@@ -60,7 +60,11 @@ def fit(shape: Shape, claims: Capabilities) -> Shape:
     """``shape`` changed as little as the claims demand: lengths by their rule, L = S, Dv = D."""
     keys = fit_length(shape.keys, claims)
     queries = keys
-    if shape.queries != shape.keys and claims.unequal_lengths:
+    step = claims.lengths.multiple_of
+    if shape.queries < shape.keys and claims.unequal_lengths and step > 1:
+        # Code that works in blocks often wants its queries in blocks too.
+        keys, queries = keys + step, keys
+    elif shape.queries != shape.keys and claims.unequal_lengths:
         queries = min(shape.queries, keys - 1) if shape.queries < shape.keys else shape.queries
     value_dim = shape.value_dim if claims.value_width else shape.head_dim
     return shape.of(keys=keys, queries=queries, value_dim=value_dim)

@@ -8,7 +8,6 @@ what is wrong already (it does not load, it does not answer) into findings.
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import io
 from collections.abc import Callable
@@ -16,14 +15,14 @@ from typing import Literal
 
 import torch
 
-from polyattn.capabilities import FLOATS, Capabilities, Lengths, Part, Support
 from polyattn.errors import ConfigError
 from polyattn.testing import door_probe as trying
+from polyattn.testing.door_claims import claim
 from polyattn.testing.door_diagnose import diagnose
 from polyattn.testing.door_function import Calling, Flow, Function, FunctionSubject
 from polyattn.testing.door_load import load_thing
-from polyattn.testing.door_masks import PARTS_OF, adds_floats, find_mask
-from polyattn.testing.door_probe import Probe, distance, softmax_of, triangle
+from polyattn.testing.door_masks import adds_floats, find_mask
+from polyattn.testing.door_probe import Probe
 from polyattn.testing.planned import Check, planned
 from polyattn.testing.results import CheckFailure, Property, Seen
 
@@ -165,7 +164,7 @@ def _walked_through(name: str, make: Callable[[], Function], probe: Probe, wishe
     )
     if probe.length > 6:
         subject.width = probe.width
-    _claim(subject, probe, wishes, known)
+    claim(subject, probe, known, softmax=wishes.reference != "none")
     subject.notes = tuple(probe.notes)
     return Door(subject, tuple(findings), subject.notes)
 
@@ -180,88 +179,3 @@ def _flow(probe: Probe, matched: Flow | None, wishes: Wishes) -> Flow:
         probe.say("its first output does not see the last value: taken to be causal")
         return "causal"
     return "full"
-
-
-def _claim(subject: FunctionSubject, probe: Probe, wishes: Wishes, known: Flow | None) -> None:
-    """What it was seen to take, as claims."""
-    calling = subject.calling
-    masks: set[Part] = set(PARTS_OF[calling.mask_form]) if calling.mask_arg else set()
-    if calling.adds_floats:
-        masks |= {"bias", "alibi"}
-    causal = calling.flow == "causal"
-    if calling.causal_flag or causal:
-        masks.add("causal")
-    unequal = probe.tried(probe.sample(queries=probe.length, keys=2 * probe.length)) is not None
-    if not unequal:
-        probe.say(f"L and S must be equal ({probe.error})")
-    by_tensor = calling.mask_arg is not None and calling.mask_form != "keys" and not causal
-    if unequal and "causal" in masks and not by_tensor:
-        subject.why_square_only = _alignment(probe, calling, known)
-        unequal = unequal and not (causal and subject.why_square_only)
-    groups = trying.grouped(probe)
-    if groups is not None:
-        subject.calling = dataclasses.replace(calling, grouped=groups)
-    wide = probe.tried(probe.sample(value_dim=probe.width + 2)) is not None
-    support = Support(dtypes=_dtypes(probe, known), backward=trying.takes_gradients(probe))
-    softmax = wishes.reference != "none"
-    subject.capabilities = Capabilities(
-        masks=frozenset(masks),
-        requires=frozenset({"causal"} if causal else ()),
-        unequal_lengths=unequal,
-        grouped_heads="no" if groups is None else "native",
-        value_width=wide and subject.width is None,
-        lengths=Lengths(multiple_of=probe.length if probe.length > 6 else 1),
-        devices={"cpu": support},
-        exactness="exact" if softmax else "own kernel",
-        rows_sum_to_one=softmax or _sums_to_one(probe),
-        key_order_invariant=softmax,
-    )
-
-
-def _alignment(probe: Probe, calling: Calling, known: Flow | None) -> str:
-    """Why causal attention is checked at L = S alone; empty where it is checked everywhere."""
-    sample = probe.sample(queries=probe.length, keys=2 * probe.length)
-    flag = {calling.causal_flag: True} if calling.causal_flag else {}
-    got = probe.tried(sample, **flag)
-    if got is None:
-        return f"causal with L < S is not taken: {probe.error}"
-    if known is None or distance(got, softmax_of(sample, triangle(*sample.lengths))) < trying.LOOSE:
-        # The flag is only handed on where L = S; what it does elsewhere is seen here.
-        return "the causal flag is checked at L = S" if flag else ""
-    if distance(got, softmax_of(sample, triangle(*sample.lengths, last=False))) < trying.LOOSE:
-        note = (
-            "causal with L < S aligns at the first key, as torch's is_causal does: right for a "
-            "whole sequence, wrong for decoding with a cache"
-        )
-        probe.say(note)
-        return note
-    return ""
-
-
-def _dtypes(probe: Probe, known: Flow | None) -> frozenset[torch.dtype]:
-    """The dtypes it takes. Float64 only where it computes in it: some code narrows inside."""
-    taken = {torch.float32}
-    for dtype in FLOATS - {torch.float32}:
-        sample = probe.sample(dtype=dtype)
-        function, kept = probe.function, probe.function
-        if isinstance(function, torch.nn.Module):
-            probe.function = copy.deepcopy(function).to(dtype)
-        got = probe.tried(sample)
-        probe.function = kept
-        name = str(dtype).removeprefix("torch.")
-        if got is None:
-            probe.say(f"{name} is not taken ({probe.error})")
-            continue
-        if dtype == torch.float64 and known is not None:
-            keep = triangle(*sample.lengths) if known == "causal" else None
-            if distance(got, softmax_of(sample, keep)) > 1e-9:
-                probe.say("float64 is computed in a narrower type: values are checked in float32")
-                continue
-        taken.add(dtype)
-    return frozenset(taken)
-
-
-def _sums_to_one(probe: Probe) -> bool:
-    sample = probe.sample()
-    got = probe.tried(sample.having(v=torch.ones_like(sample.v)))
-    return got is not None and distance(got, torch.ones_like(got).double()) < 1e-3

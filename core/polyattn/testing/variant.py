@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from polyattn.capabilities import Sizes
 from polyattn.contract import FeatureMapAttention, SequenceAttention
-from polyattn.errors import ConfigError
+from polyattn.errors import ConfigError, Unsupported
 from polyattn.factory import resolve
 from polyattn.kit import repeat_heads
 from polyattn.operation import Operation
@@ -21,7 +21,7 @@ from polyattn.options import Options
 from polyattn.registry import discover, load_target
 from polyattn.spec import VariantSpec
 from polyattn.state import State
-from polyattn.testing.cases import RECTANGULAR, Sample
+from polyattn.testing.cases import RECTANGULAR, Sample, Shape
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.loops import elementwise_attention, loop_attention
 from polyattn.testing.subject import Formula, Instance, Subject, softmax_definition
@@ -48,6 +48,10 @@ class VariantSubject(Subject):
         self.capabilities = probe.claims
         self.side_inputs = probe.side_inputs
         self.softmax = self.capabilities.exactness == "exact" and _plain_softmax(probe)
+        if type(probe).refuses_by_length:
+            least = self._least_length()
+            lengths = dataclasses.replace(self.capabilities.lengths, at_least=least)
+            self.capabilities = dataclasses.replace(self.capabilities, lengths=lengths)
         left, right = (getattr(config, side, None) for side in ("left", "right"))
         if isinstance(left, int) and isinstance(right, int):
             self.promised_window = (left, right)
@@ -56,6 +60,17 @@ class VariantSubject(Subject):
         with seeded(seed):
             module = self.factory(self.config, sizes)
         return VariantInstance(self, module.to(dtype).eval())
+
+    def _least_length(self) -> int:
+        """The shortest length that it answers: a specialist leaves what is short to others."""
+        for length in range(1, 33):
+            shape = Shape(name="", queries=length, keys=length)
+            try:
+                self.build(shape.sizes, self.dtype).raw(self.draw(shape))
+            except Unsupported:
+                continue
+            return length
+        return 0
 
     def with_options(self, **options: object) -> SequenceAttention:
         """The variant in training, its config changed in some options."""

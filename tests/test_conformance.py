@@ -1,0 +1,36 @@
+"""Every registered variant and operation, by the same way in as a stranger's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from polyattn.errors import PolyattnError
+from polyattn.registry import discover
+from polyattn.testing import Status, subjects_of
+from polyattn.testing.planned import Check, planned
+from polyattn.testing.runner import checks_of, run_check
+
+
+def conformance() -> Iterator[object]:
+    """One parameter for each check of each name; a name that cannot be used fails as one."""
+    registry = discover()
+    for name in (*registry.operations, *registry.variants):
+        try:
+            checks = list(checks_of(subjects_of(name)))
+        except PolyattnError as error:
+            checks = [planned(pytest.fail, "usable", f"{name} cannot be checked: {error}")]
+        for check in checks:
+            if check.withheld is None:
+                yield pytest.param(check, id=f"{name}-{check.id}")
+
+
+@pytest.mark.parametrize("check", conformance())
+def test_variant(check: Check) -> None:
+    result = run_check(check)
+    assert result.status in (Status.PASSED, Status.NOT_CLAIMED), result.failure or result.reason
+
+
+def test_something_is_registered() -> None:
+    assert len(discover().variants) >= 9

@@ -1,0 +1,74 @@
+"""``polyattn check``: exit codes, one line per property, failures in full, data with --json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyattn.cli import main
+
+THINGS = Path(__file__).with_name("things.py")
+
+
+def polyattn(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["polyattn", *arguments])
+    try:
+        main.run()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_what_holds_exits_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert polyattn(monkeypatch, "check", "se") == 0
+    out = capsys.readouterr().out
+    assert "passed       check_fm_matches_reference (" in out
+    assert "FAILED" not in out
+
+
+def test_what_fails_exits_1_and_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert polyattn(monkeypatch, "check", f"{THINGS}:without_scale", "--as", "sdpa") == 1
+    out = capsys.readouterr().out
+    for words in ("FAILED check_matches_reference", "usual causes:", "switched off by:", "seen:"):
+        assert words in out
+    assert "not claimed  check_decode_equals_parallel: no decoding state is claimed" in out
+
+
+def test_json_is_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert polyattn(monkeypatch, "check", f"{THINGS}:prints", "--as", "sdpa", "--json") == 1
+    report = json.loads(capsys.readouterr().out)[0]
+    failed = [row for row in report["results"] if row["status"] == "failed"]
+    assert [row["id"] for row in failed] == ["check_global_state_untouched"]
+    assert failed[0]["failure"]["causes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "expected one name"),
+        (("se", "--all"), "expected one name"),
+        (("nothing_of_the_kind",), "unknown name"),
+        ((f"{THINGS}:bare",), "Add --as sdpa"),
+        ((f"{THINGS}:bare", "--as", "cuda"), "expected one of sdpa"),
+        ((f"{THINGS}:bare", "--as", "sdpa", "--true-means", "yes"), "expected attend or mask"),
+        (("se", "--causal"), "--causal belong to code from elsewhere"),
+        (("nowhere.py:thing", "--as", "sdpa"), "no such file"),
+    ],
+)
+def test_a_wrong_question_exits_2_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    assert polyattn(monkeypatch, "check", *arguments) == 2
+    told = capsys.readouterr()
+    assert words in told.err
+    assert told.err.count("\n") == 1
+    assert "Traceback" not in told.err + told.out

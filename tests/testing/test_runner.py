@@ -1,0 +1,81 @@
+"""Results as data; expected failures that stay true; failures that stand alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from polyattn.errors import ConfigError
+from polyattn.testing import CheckFailure, Result, Status, check_variant, run_checks
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Mismatch, Seen, proves
+
+
+@proves("One is one.", causes=("arithmetic",), claim="numbers")
+def check_one(value: int, error: type[Exception] | None = None) -> None:
+    if error is not None:
+        raise error("planted")
+    if value != 1:
+        raise Mismatch(Seen(what="it is not one", got=2.0, expected=1.0, tolerance=0.0, index=(0,)))
+
+
+def status(check: Check, **parameters: object) -> Result:
+    return run_checks([check], on_fail="collect", **parameters)[0]  # type: ignore[arg-type]
+
+
+def test_a_failure_stands_alone() -> None:
+    result = status(planned(check_one, "two", 2))
+    assert result.status is Status.FAILED
+    text = str(result.failure)
+    for words in ("check_one", "One is one.", "it is not one", "got 2", "arithmetic", "numbers"):
+        assert words in text
+    assert json.loads(json.dumps(result.as_json()))["failure"]["index"] == [0]
+
+
+def test_an_unexpected_exception_is_an_error_and_no_failure() -> None:
+    result = status(planned(check_one, "odd", 1, error=KeyError))
+    assert result.status is Status.ERROR
+    assert "KeyError" in result.reason
+
+
+def test_an_expected_failure_is_strict() -> None:
+    expected = {"check_one[x]": "known"}
+    assert status(planned(check_one, "x", 2), expected_failures=expected).status is Status.XFAILED
+    healed = status(planned(check_one, "x", 1), expected_failures=expected)
+    assert healed.status is Status.XPASSED
+    assert not healed.status.good
+    missing = planned(check_one, "x", 1, error=ImportError)
+    assert status(missing, expected_failures=expected).status is Status.ERROR
+
+
+def test_a_stale_id_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"check_one\[gone\].*no such check"):
+        run_checks([planned(check_one, "x", 1)], expected_failures={"check_one[gone]": "old"})
+
+
+def test_on_fail_raises_the_first_failure() -> None:
+    heard: list[str] = []
+    checks = [planned(check_one, label, value) for label, value in (("a", 1), ("b", 2), ("c", 3))]
+    with pytest.raises(CheckFailure, match="it is not one"):
+        run_checks(checks, callback=lambda result: heard.append(result.id))
+    assert heard == ["check_one[a]", "check_one[b]"]
+
+
+def test_what_is_withheld_is_listed_with_its_reason() -> None:
+    result = status(withheld(check_one, Status.NOT_CLAIMED, "nobody asked"))
+    assert (result.status, result.reason) == (Status.NOT_CLAIMED, "nobody asked")
+
+
+def test_a_check_is_a_plain_function() -> None:
+    check_one(1)
+    with pytest.raises(CheckFailure):
+        check_one(2)
+
+
+def test_a_run_leaves_the_random_state_alone_and_repeats_itself() -> None:
+    before = torch.get_rng_state()
+    first, second = (check_variant("se", on_fail="collect") for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [(r.id, r.status) for r in first] == [(r.id, r.status) for r in second]
