@@ -19,7 +19,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	  fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "error: polyattn needs Python 3.11 or newer, found $$(python3 --version 2>&1 || true);" \
+	  echo "error: polyattn needs Python 3.11 or newer, found $$(python3 --version 2>/dev/null || echo none);" \
 	    "install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
 	  exit 1; \
 	fi; \
