@@ -11,7 +11,7 @@ Deviations:
 - no dilation, no global tokens, no second set of projections for them;
 - a query that padding or segments leave without a key gives zeros.
 
-Cost: 4 H D operations for each of the L (left + right + 1) pairs, and an eighth more, or a quarter
+Cost: 4 H D operations for each of the L (left + right + 1) pairs, and an eighth more, or a half
 more in the backward pass, for the corners of the chunks. Memory: the output and a few megabytes;
 with gradients also q, k and v. Decoding: the last ``left`` keys, in a buffer of at most twice that.
 
@@ -59,6 +59,7 @@ _CLAIMS = Capabilities(
     compiles="dynamic",
     exports="dynamic",
 )
+_CAUSAL = frozenset({"causal"})
 
 
 class LocalWindow(SequenceAttention):
@@ -115,9 +116,11 @@ class LocalWindow(SequenceAttention):
         if q.shape[2] > 1:
             return super().step(q, k, v, state, mask, inputs)
         held, over_all, state = state.append({"k": k, "v": v}, mask)
-        # A single query over what is remembered: beside the attention itself, every
-        # further look at the call would be felt.
-        return self.attend(q, held["k"], held["v"], over_all, inputs), state
+        keys, values = held["k"], held["v"]
+        # One query over few keys takes so little that any further look at the call is felt.
+        if keys.shape[2] <= self.config.left + 1 and over_all.parts == _CAUSAL:
+            return _over_all(q, keys, values, self.scale_for(q.shape[-1])), state
+        return self.attend(q, keys, values, over_all, inputs), state
 
     def refuse(self, call: Call) -> Iterator[Refusal]:
         if call.cross:

@@ -85,7 +85,7 @@ def window_attention_backward(
     batch, heads, queries, _ = q.shape
     with _as_given(q):
         dtype = accumulation_dtype(q.dtype)
-        layout = Layout.of(queries, k.shape[2], left, right, step=64, parts=4)
+        layout = Layout.of(queries, k.shape[2], left, right, step=64, parts=2)
         closed = Closed(real, query_ids, key_ids)
         band = layout.band(slopes, dtype, q.device)
         dq, dk, dv = (_like_layers(x, x.shape[3]) for x in (q, k, v))
