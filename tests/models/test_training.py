@@ -1,6 +1,7 @@
 """What training, copying and compiling ask of a model."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -92,6 +93,7 @@ def test_copies_after_a_call_are_equal_and_apart():
     before = model(IDS)
     twin = copy.deepcopy(model)
     assert torch.equal(twin(IDS), before)
+    assert torch.equal(pickle.loads(pickle.dumps(model))(IDS), before)
     torch.nn.init.zeros_(twin.head.weight)
     assert torch.equal(model(IDS), before)
 
