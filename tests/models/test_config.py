@@ -203,6 +203,7 @@ def test_an_unknown_name_is_its_own_kind_of_error():
 
 
 IMPOSSIBLE = [
+    ({"attention": "linformer"}, "attention (linformer) refuses: mask = causal", "drop"),
     ({"attention": "linformer", "max_length": 8}, "attention (linformer) refuses", "causal"),
     (
         {"attention": ["softmax", "linear"], "attention_dropout": 0.25},

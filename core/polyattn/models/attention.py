@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from polyattn.capabilities import Call, Part, Refusal
+from polyattn.capabilities import Call, Part, Refusal, Sizes
 from polyattn.config import Choice, StackConfig
 from polyattn.contract import SequenceAttention
 from polyattn.errors import ConfigError, PolyattnError, Unsupported
@@ -36,30 +36,45 @@ class Plan:
 
         Raises: Unsupported for what cannot work, whatever the call; ConfigError.
         """
-        dropout = self._dropout()
         if self.blueprint.kind != "sequence":
             raise ConfigError(
                 f"{self.label}: expected a variant over sequences, got one over feature maps; "
                 "`polyattn list` shows which is which"
             )
+        sizes = self.config.sizes
         try:
-            built = self.blueprint.build(self.config.sizes)
-            assert isinstance(built, SequenceAttention)
-            variant: SequenceAttention = built
-            # What a variant requires may still come with the caller's own mask.
-            asked = parts if "causal" in parts else parts | variant.claims.requires
-            call = Call(sizes=self.config.sizes, parts=asked, cross=False, dropout=dropout)
-            refusals = variant.refusals(call)
-        except Unsupported as error:
-            refusals = error.refusals
+            variant = self._judged(sizes, parts)
         except PolyattnError as error:
+            refusals = getattr(error, "refusals", ())
+            if not refusals and sizes.max_length is None:
+                # Asking for a length is no help where the variant could not work with it either.
+                refusals = self._refusals(replace(sizes, max_length=1), parts)
+            if refusals:
+                raise Unsupported(self._blamed(refusals), refusals) from None
             raise type(error)(f"{self.label}: {error}") from None
-        if refusals:
-            raise Unsupported(self._blamed(refusals), refusals)
         return variant
 
-    def _dropout(self) -> float:
-        return float(getattr(self.blueprint.config, "dropout", 0.0))
+    def _judged(self, sizes: Sizes, parts: frozenset[Part]) -> SequenceAttention:
+        """The variant, if it could answer its model. Raises: Unsupported, ConfigError."""
+        variant = self.blueprint.build(sizes)
+        assert isinstance(variant, SequenceAttention)
+        # What a variant requires may still come with the caller's own mask.
+        asked = parts if "causal" in parts else parts | variant.claims.requires
+        dropout = float(getattr(self.blueprint.config, "dropout", 0.0))
+        refusals = variant.refusals(Call(sizes=sizes, parts=asked, cross=False, dropout=dropout))
+        if refusals:
+            raise Unsupported(self.label, refusals)
+        return variant
+
+    def _refusals(self, sizes: Sizes, parts: frozenset[Part]) -> tuple[Refusal, ...]:
+        try:
+            self._judged(sizes, parts)
+        except Unsupported as error:
+            return error.refusals
+        except PolyattnError:
+            # It is unwell for another reason, which the first attempt has told.
+            return ()
+        return ()
 
     def _blamed(self, refusals: tuple[Refusal, ...]) -> str:
         """The key that asked for it: what all layers share, or the entry itself."""
@@ -78,7 +93,8 @@ def plan(choice: Choice, config: StackConfig, registry: Registry) -> Plan:
     try:
         entry = registry.find(choice.name)
         blueprint = resolve(choice.name, options, where=choice.path, registry=registry)
-        if config.attention_dropout and "dropout" not in options:
+        preset = entry.spec.options if isinstance(entry.spec, PresetSpec) else {}
+        if config.attention_dropout and "dropout" not in {**preset, **options}:
             _check_dropout(choice, config, blueprint)
             options["dropout"] = config.attention_dropout
             blueprint = resolve(choice.name, options, where=choice.path, registry=registry)
