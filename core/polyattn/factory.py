@@ -137,8 +137,8 @@ def explain(
     if name is not None:
         entry = registry.find(name)
         if isinstance(entry.spec, OperationSpec):
-            rows = [(member.name, options) for member in registry.members(entry.spec.name)]
-            explained = tuple(_explained(n, o, call, registry) for n, o in rows)
+            names = _names_of(registry, registry.members(entry.spec.name))
+            explained = tuple(_explained(n, options, call, registry) for n in names)
             return (_operation_row(name, options, call, registry), *explained)
         return (_explained(name, options, call, registry),)
     return tuple(
@@ -202,12 +202,19 @@ def _member_classes(
 ) -> tuple[dict[str, type[SequenceAttention]], dict[str, str]]:
     """The members' classes in order, and why some could not be loaded: others still serve."""
     classes, unusable = {}, {}
-    for member in registry.members(operation):
+    members = registry.members(operation)
+    for name, member in zip(_names_of(registry, members), members, strict=True):
         try:
-            classes[member.name] = _sequence_class(member)
+            classes[name] = _sequence_class(member)
         except Unavailable as error:
-            unusable[member.name] = str(error)
+            unusable[name] = str(error)
     return classes, unusable
+
+
+def _names_of(registry: Registry, entries: tuple[Entry, ...]) -> list[str]:
+    """The names to ask for: with the distribution where two bring the same one."""
+    keys = {id(entry): key for key, entry in registry.variants.items()}
+    return [keys[id(entry)] for entry in entries]
 
 
 def _sequence_class(entry: Entry) -> type[SequenceAttention]:

@@ -40,7 +40,7 @@ class Operation(SequenceAttention):
     them. Raises: Unavailable without any member.
     """
 
-    members: nn.ModuleDict
+    members: nn.ModuleList
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Operation(SequenceAttention):
         self._scale = getattr(config, "scale", None)
         self._dropout = getattr(config, "dropout", 0.0)
         self.unusable = dict(unusable or {})
-        self.members = nn.ModuleDict(members)
+        self.names = tuple(members)
+        self.members = nn.ModuleList(members.values())
         self.claims = reduce(_either, (member.claims for member in members.values()))
         refusals = self.refusals(Call(sizes=sizes, dropout=self._dropout))
         if refusals:
@@ -124,7 +125,7 @@ class Operation(SequenceAttention):
         return f"{self.name}: {self.config!r}"
 
     def _ordered(self) -> Iterable[tuple[str, SequenceAttention]]:
-        for name, member in self.members.items():
+        for name, member in zip(self.names, self.members, strict=True):
             assert isinstance(member, SequenceAttention)
             yield name, member
 

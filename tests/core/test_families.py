@@ -4,9 +4,13 @@ import ast
 from pathlib import Path
 
 import pytest
+import yaml
 
 PLUGINS = Path(__file__).parents[2] / "plugins" / "polyattn_plugins"
-FAMILIES = {"softmax", "window", "linear", "gated", "low_rank", "gates"}
+MANIFEST = yaml.safe_load((PLUGINS / "registry.yaml").read_text(encoding="utf-8"))
+FAMILIES = {
+    variant["target"].split(":")[0].split(".")[-1] for variant in MANIFEST["variants"].values()
+}
 
 
 def strangers(module: str, source: str) -> list[str]:

@@ -80,7 +80,7 @@ class VariantSubject(Subject):
 
 def _plain_softmax(probe: SequenceAttention) -> bool:
     """Whether its definition is the base class's: softmax over what its pattern leaves open."""
-    makers = list(probe.members.values()) if isinstance(probe, Operation) else [probe]
+    makers = list(probe.members) if isinstance(probe, Operation) else [probe]
     plain = SequenceAttention.reference
     return all(getattr(type(maker), "reference", None) is plain for maker in makers)
 
