@@ -26,7 +26,7 @@ def conformance() -> Iterator[object]:
                 yield pytest.param(check, id=f"{name}-{check.id}")
 
 
-@pytest.mark.parametrize("check", conformance())
+@pytest.mark.parametrize("check", list(conformance()))
 def test_variant(check: Check) -> None:
     result = run_check(check)
     assert result.status in (Status.PASSED, Status.NOT_CLAIMED), result.failure or result.reason

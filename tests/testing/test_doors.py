@@ -168,10 +168,8 @@ def test_a_file_that_meddles_when_imported_is_a_finding_and_is_checked(tmp_path:
     lines = ["import torch", "print('hello')", "torch.set_default_dtype(torch.float64)"]
     path.write_text("\n".join([*lines, "def attend(q, k, v): return v.softmax(-1)"]))
     results = run(open_door(f"{path}:attend"))
-    assert (
-        "changed the default dtype"
-        in next(r for r in results if r.name == "check_thing_loads").reason
-    )
+    told = [result.reason for result in results if result.name == "check_thing_loads"]
+    assert "changed the default dtype" in told[0]
     assert len(results) > 20
     assert torch.get_default_dtype() == torch.float32
 
