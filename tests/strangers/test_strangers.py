@@ -15,7 +15,7 @@ import json, torch, polyattn
 torch.manual_seed(0)
 config = {
     "model": "causal_lm", "vocab_size": 11, "d_model": 16, "layers": 3, "heads": 2,
-    "attention": ["cosine", {"name": "cool_cosine", "scale": 1.0}, "softmax"],
+    "attention": ["cosine", "cool_cosine", "softmax"],
 }
 model = polyattn.build(config)
 ids = torch.randint(0, 11, (2, 9))

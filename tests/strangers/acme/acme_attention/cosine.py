@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from polyattn import Capabilities, Inputs, Mask, SequenceAttention, kit
+from polyattn import Capabilities, Inputs, Mask, Options, SequenceAttention, kit
 
 
 class Cosine(SequenceAttention):
@@ -25,15 +25,20 @@ class Cosine(SequenceAttention):
         key_order_invariant=True,
     )
 
-    class Config(SequenceAttention.Config):
+    class Config(Options):
+        """``temperature``: the factor of the cosines."""
+
         temperature: float = pydantic.Field(default=10.0, gt=0)
 
     config: Config
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        logits = self.config.temperature * normalize(q, dim=-1) @ normalize(k, dim=-1).mT
+        exact = kit.accumulation_dtype(q.dtype)
+        unit_q, unit_k = (normalize(x.to(exact), dim=-1) for x in (q, k))
+        logits = self.config.temperature * unit_q @ unit_k.mT
         batch, heads, queries, keys = logits.shape
-        return kit.masked_softmax(logits, mask.keep(queries, keys, batch, heads, q.device)) @ v
+        weights = kit.masked_softmax(logits, mask.keep(queries, keys, batch, heads, q.device))
+        return (weights @ v.to(exact)).to(q.dtype)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         unit_q = q / q.square().sum(-1, keepdim=True).sqrt()
