@@ -16,6 +16,7 @@ from pydantic import Field
 from polyattn import strict_yaml
 from polyattn.capabilities import Sizes
 from polyattn.errors import ConfigError, suggestion
+from polyattn.layers.heads import head_sizes
 from polyattn.options import Options, first_complaint
 
 __all__ = [
@@ -96,9 +97,8 @@ class StackConfig(Options):
 
     @property
     def sizes(self) -> Sizes:
-        """The head geometry that every layer shares."""
-        width = self.d_model // self.heads
-        return Sizes(self.heads, width, self.kv_heads or self.heads, max_length=self.max_length)
+        """The head geometry that every layer shares. Raises: ConfigError where it does not divide."""
+        return head_sizes(self.d_model, self.heads, self.kv_heads, self.max_length)
 
     def choice(self, layer: int) -> Choice:
         """The attention of a layer, counted from 0."""
@@ -197,16 +197,7 @@ def _choice(value: Any, path: str) -> Choice:
 
 def _check_relations(config: StackConfig) -> None:
     """What pydantic cannot say in one line: keys that must fit each other."""
-    if config.d_model % config.heads:
-        raise ConfigError(
-            f"heads = {config.heads}: expected a divisor of d_model = {config.d_model}, as the "
-            "heads share it evenly"
-        )
-    if config.kv_heads is not None and config.heads % config.kv_heads:
-        raise ConfigError(
-            f"kv_heads = {config.kv_heads}: expected a divisor of heads = {config.heads}, as each "
-            "key head serves the same number of query heads"
-        )
+    width = config.sizes.head_dim
     if config.layers % len(config.attention):
         raise ConfigError(
             f"attention: expected a pattern whose length divides layers = {config.layers}, got "
@@ -220,7 +211,6 @@ def _check_relations(config: StackConfig) -> None:
         )
     if kind == "learned" and config.max_length is None:
         raise ConfigError("max_length: missing; learned positions need the longest length")
-    width = config.d_model // config.heads
     if kind == "rope" and width % 2:
         raise ConfigError(
             f"position.kind = 'rope': expected an even head width, as channels turn in pairs, got "

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyattn.capabilities import Call, Refusal, Sizes
+from polyattn.capabilities import Call, Refusal
 from polyattn.contract import SequenceAttention
 from polyattn.errors import ConfigError, ShapeError, Unsupported
-from polyattn.factory import create
+from polyattn.layers.heads import head_sizes, variant_for
 from polyattn.layers.memory import AttentionState, Memory
 from polyattn.layers.norms import Norm
 from polyattn.layers.positions import Count, HeadPosition
@@ -60,7 +60,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.sizes = head_sizes(d_model, heads, kv_heads)
         self.d_model = d_model
-        self.attention = _variant(attention, self.sizes)
+        self.attention = variant_for(attention, self.sizes)
         self.position = position
         width = self.sizes.head_dim
         self._split = [heads, self.sizes.kv_heads, self.sizes.kv_heads]
@@ -238,40 +238,6 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.d_model}, heads={self.sizes.heads}, kv_heads={self.sizes.kv_heads}"
-
-
-def head_sizes(
-    d_model: int, heads: int, kv_heads: int | None = None, max_length: int | None = None
-) -> Sizes:
-    """The sizes of H heads that share a width of E evenly.
-
-    Raises: ConfigError where they do not divide.
-    """
-    if heads < 1 or d_model % heads:
-        raise ConfigError(
-            f"heads = {heads}: expected a divisor of d_model = {d_model}, as the heads share it "
-            "evenly"
-        )
-    if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
-        raise ConfigError(
-            f"kv_heads = {kv_heads}: expected a divisor of heads = {heads}, as each key head "
-            "serves the same number of query heads"
-        )
-    return Sizes(heads, d_model // heads, kv_heads or heads, max_length=max_length)
-
-
-def _variant(attention: str | SequenceAttention, sizes: Sizes) -> SequenceAttention:
-    variant = create(attention, sizes) if isinstance(attention, str) else attention
-    if not isinstance(variant, SequenceAttention):
-        raise ConfigError(
-            f"attention: expected a sequence variant (or its name), got {type(variant).__name__}; "
-            "feature-map variants serve (B, C, ...) tensors"
-        )
-    own = variant.sizes
-    wanted = (sizes.heads, sizes.head_dim, sizes.kv_heads, sizes.value_dim)
-    if own and (own.heads, own.head_dim, own.kv_heads, own.value_dim) != wanted:
-        raise ConfigError(f"attention: expected a variant built for {sizes}, got one for {own}")
-    return variant
 
 
 def _opened(state: State) -> AttentionState:
