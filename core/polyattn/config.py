@@ -97,7 +97,7 @@ class StackConfig(Options):
 
     @property
     def sizes(self) -> Sizes:
-        """The head geometry that every layer shares. Raises: ConfigError where it does not divide."""
+        """The head geometry of every layer. Raises: ConfigError where it does not divide."""
         return head_sizes(self.d_model, self.heads, self.kv_heads, self.max_length)
 
     def choice(self, layer: int) -> Choice:
