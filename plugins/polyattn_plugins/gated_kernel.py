@@ -9,7 +9,7 @@ point where they meet. Both factors are exponentials of sums of non-positive num
 the bottom up without a difference: nothing overflows and nothing cancels, however strong a decay.
 
 Letters: B batch, H query heads, K key heads, G = H / K, N = B K, L length, D head width, V value
-width, C chunk.
+width, C chunk, R chunks that go together.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from torch.nn.functional import pad
 
 CHUNK = 64
 """The longest chunk, a power of two."""
+
+ROWS = 2048
+"""Tokens times key heads that go together, where they are few: for less, calls cost the most."""
 
 
 @dataclass
@@ -87,46 +90,74 @@ def _to_factors(q: Tensor, k: Tensor, decay: _Decay, to: Tensor) -> tuple[Tensor
 
 
 @dataclass
-class _Chunk:
-    """One chunk in the type of the sums, filled up with zeros, which change nothing."""
+class _Part:
+    """Some chunks in the type of the sums, P = N R of them, filled up with zeros.
 
-    tokens: int
+    Zeros change nothing: a token without key, value and decay leaves the state as it is. What
+    happens inside chunks is done for all R at once; what goes from chunk to chunk, one by one.
+    q: (P, G, C, D). k: (P, C, D). v: (P, C, V).
+    """
+
     q: Tensor
     k: Tensor
     v: Tensor
     decay: _Decay
+    chunks: int
 
-    def after(self, s: Tensor) -> Tensor:
-        """The state (N, D, V) behind this chunk."""
-        return torch.baddbmm(
-            s * self.decay.past[:, -1, :, None], (self.k * self.decay.rest).mT, self.v
-        )
+    def entering(self) -> Tensor:
+        """What each chunk adds to the state, (P, D, V)."""
+        return (self.k * self.decay.rest).mT @ self.v
+
+    def through(
+        self, s: Tensor, added: Tensor, *, backwards: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Take s (N, D, V) from chunk to chunk: decay, then add. Before each (P, D, V); at last."""
+        kept = torch.unflatten(self.decay.past[:, -1, :, None], 0, (-1, self.chunks)).unbind(1)
+        gained = torch.unflatten(added, 0, (-1, self.chunks)).unbind(1)
+        met = []
+        order = range(self.chunks)
+        for r in reversed(order) if backwards else order:
+            met.append(s)
+            s = torch.addcmul(gained[r], s, kept[r])
+        return torch.stack(met[::-1] if backwards else met, 1).flatten(0, 1), s
+
+    def put(self, into: Tensor, rows: slice, value: Tensor) -> None:
+        """Write (P, [G,] C, *) to rows of (B, H, L, *), without what was filled up."""
+        part = into[:, :, rows]
+        shape = (self.k.shape[0] // self.chunks, self.chunks, -1, self.k.shape[1], part.shape[3])
+        value = value.reshape(shape).transpose(1, 2)
+        value = value.reshape(part.shape[0], part.shape[1], -1, part.shape[3])
+        part.copy_(value[:, :, : part.shape[2]])
 
 
-def _chunks(
+def _parts(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, dtype: torch.dtype, *, backwards: bool = False
-) -> Iterator[tuple[slice, _Chunk]]:
+) -> Iterator[tuple[slice, _Part]]:
     length = k.shape[2]
     size = min(CHUNK, 1 << (length - 1).bit_length())
-    starts = range(0, length, size)
+    together = size * max(1, ROWS // (size * k.shape[0] * k.shape[1]))
+    starts = range(0, length, together)
     for start in reversed(starts) if backwards else starts:
-        rows = slice(start, min(start + size, length))
-        part = [_filled(x, rows, size, dtype) for x in (k, v, g)]
-        queries = torch.unflatten(_filled(q, rows, size, dtype), 0, (part[0].shape[0], -1))
-        yield rows, _Chunk(rows.stop - start, queries, part[0], part[1], _Decay.of(part[2]))
+        rows = slice(start, min(start + together, length))
+        chunks = -(-(rows.stop - start) // size)
+        keys, values, decays = (
+            _filled(x, rows, size * chunks, dtype).view(-1, size, x.shape[3]) for x in (k, v, g)
+        )
+        queries = _per_query(q, rows, keys, chunks)
+        yield rows, _Part(queries, keys, values, _Decay.of(decays), chunks)
+
+
+def _per_query(x: Tensor, rows: slice, k: Tensor, chunks: int) -> Tensor:
+    """Rows of (B, H, L, *) as (P, G, C, *), beside keys k (P, C, D)."""
+    filled = _filled(x, rows, k.shape[1] * chunks, k.dtype)
+    grouped = filled.view(k.shape[0] // chunks, -1, chunks, k.shape[1], x.shape[3])
+    return grouped.transpose(1, 2).flatten(0, 1)
 
 
 def _filled(x: Tensor, rows: slice, size: int, dtype: torch.dtype) -> Tensor:
-    """Rows of (B, K, L, *) as (B K, C, *)."""
-    part = x[:, :, rows].to(dtype).flatten(0, 1)
+    """Rows of (B, H, L, *) as (B H, size, *), contiguous."""
+    part = x[:, :, rows].to(dtype).flatten(0, 1).contiguous()
     return part if part.shape[1] == size else pad(part, (0, 0, 0, size - part.shape[1]))
-
-
-def _put(into: Tensor, rows: slice, value: Tensor) -> None:
-    """Write (N, [G,] C, *) to rows of (B, H, L, *), without what was filled up."""
-    part = into[:, :, rows]
-    value = value.reshape(part.shape[0], part.shape[1], -1, part.shape[3])
-    part.copy_(value[:, :, : part.shape[2]])
 
 
 @torch.library.custom_op("polyattn::gated_scan", mutates_args=())
@@ -139,11 +170,11 @@ def scan(
     before, (B, K, D, V), in the type that sums are kept in.
     """
     out, state = q.new_empty(*q.shape[:3], v.shape[3]), s.flatten(0, 1)
-    for rows, c in _chunks(q, k, v, g, s.dtype):
-        read = (c.q * c.decay.past[:, None]).flatten(1, 2) @ state
-        read.baddbmm_(_scores(c.q, c.k, c.decay).flatten(1, 2), c.v)
-        _put(out, rows, read.mul_(scale))
-        state = c.after(state)
+    for rows, part in _parts(q, k, v, g, s.dtype):
+        before, state = part.through(state, part.entering())
+        read = (part.q * part.decay.past[:, None]).flatten(1, 2) @ before
+        read.baddbmm_(_scores(part.q, part.k, part.decay).flatten(1, 2), part.v)
+        part.put(out, rows, read.mul_(scale))
     return out, state.reshape(s.shape).clone()
 
 
@@ -158,45 +189,44 @@ def scan_backward(
     to_out: Tensor,
     to_s: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, g and the first state: back through time from the last chunk.
-
-    That of g needs no product of its own: q . dq - k . dk of a token is what its place in the sum
-    of decays receives, and g enters every such sum from its token on.
-    """
+    """Gradients of q, k, v, g and the first state: back through time from the last chunk."""
     states = [s.flatten(0, 1)]
-    for _, c in _chunks(q, k, v, g, s.dtype):
-        states.append(c.after(states[-1]))
+    for _, part in _parts(q, k, v, g, s.dtype):
+        states.append(part.through(states[-1], part.entering())[1])
     grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, g)]
     later = to_s.flatten(0, 1)
-    for rows, c in _chunks(q, k, v, g, s.dtype, backwards=True):
-        after, before = states.pop(), states[-1]
-        to = _filled(to_out, rows, c.k.shape[1], s.dtype).mul(scale).view(*c.q.shape[:3], -1)
-        parts, later = _chunk_backward(c, before, after, later, to)
-        for into, value in zip(grads, parts, strict=True):
-            _put(into, rows, value)
+    for rows, part in _parts(q, k, v, g, s.dtype, backwards=True):
+        states.pop()
+        to = _per_query(to_out, rows, part.k, part.chunks).mul(scale)
+        found, later = _part_backward(part, states[-1], later, to)
+        for into, value in zip(grads, found, strict=True):
+            part.put(into, rows, value)
     gq, gk, gv, gg = grads
     return gq, gk, gv, gg, later.reshape(s.shape).clone()
 
 
-def _chunk_backward(
-    c: _Chunk, before: Tensor, after: Tensor, later: Tensor, to: Tensor
+def _part_backward(
+    part: _Part, state: Tensor, later: Tensor, to: Tensor
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """Gradients of a chunk's q, k, v, g and of the state before it.
+    """Gradients of q, k, v, g of a part, and of the state before it.
 
-    later: the gradient of the state after it. to: that of its output, (N, G, C, V).
+    state: before the part. later: the gradient of that behind it. to: of its output (P, G, C, V).
+    That of g needs no product of its own: q . dq - k . dk of a token is what its place in the sum
+    of decays receives, and g enters every such sum from its token on.
     """
-    past, rest = c.decay.past, c.decay.rest
-    flat = to.flatten(1, 2)
-    to_scores = (flat @ c.v.mT).view(*c.q.shape[:3], -1).tril()
-    gq, gk = _to_factors(c.q, c.k, c.decay, to_scores)
-    gq += (flat @ before.mT).view(c.q.shape) * past[:, None]
-    gk += (c.v @ later.mT) * rest
-    gv = torch.baddbmm((c.k * rest) @ later, _scores(c.q, c.k, c.decay).flatten(1, 2).mT, flat)
-    places = (c.q * gq).sum(1) - c.k * gk
-    places[:, -1] += (later * after).sum(-1)
-    gg = places.flip(1).cumsum(1).flip(1)
-    seen = torch.baddbmm(later * past[:, -1, :, None], (c.q * past[:, None]).flatten(1, 2).mT, flat)
-    return (gq, gk, gv, gg), seen
+    q, k, v, past, rest = part.q, part.k, part.v, part.decay.past, part.decay.rest
+    flat, entering = to.flatten(1, 2), part.entering()
+    before, _ = part.through(state, entering)
+    asked = (q * past[:, None]).flatten(1, 2).mT @ flat
+    behind, first = part.through(later, asked, backwards=True)
+    to_scores = (flat @ v.mT).view(*q.shape[:3], -1).tril()
+    gq, gk = _to_factors(q, k, part.decay, to_scores)
+    gq += (flat @ before.mT).view(q.shape) * past[:, None]
+    gk += (v @ behind.mT) * rest
+    gv = torch.baddbmm((k * rest) @ behind, _scores(q, k, part.decay).flatten(1, 2).mT, flat)
+    places = (q * gq).sum(1) - k * gk
+    places[:, -1] += (behind * torch.addcmul(entering, before, past[:, -1, :, None])).sum(-1)
+    return (gq, gk, gv, places.flip(1).cumsum(1).flip(1)), first
 
 
 @scan.register_fake

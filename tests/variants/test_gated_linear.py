@@ -117,6 +117,14 @@ def test_chunks_equal_the_definition(
     assert_same(called(variant, x, mask), variant.expected(*x[:3], mask, {"gate": x[3]}), x)
 
 
+@pytest.mark.parametrize("rows", [1, 512])
+def test_chunks_go_together_or_one_by_one(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where heads are many each chunk goes alone; here two of them, and a rest, or each alone."""
+    monkeypatch.setattr(gated_kernel, "ROWS", rows)
+    x, variant = drawn(330, 330), GatedLinear()
+    assert_same(called(variant, x), variant.expected(*x[:3], CAUSAL, {"gate": x[3]}), x)
+
+
 def test_gradcheck_with_gate_and_state() -> None:
     q, k, v, gate = (y.detach()[:, :2, :, :2].requires_grad_() for y in drawn(70, 70, batch=1))
     s = torch.randn(1, 2, 2, 2, dtype=torch.float64, requires_grad=True)
