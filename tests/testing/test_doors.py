@@ -50,6 +50,8 @@ def status_of(results: list[Result], name: str) -> set[str]:
         "softmax_in_float32",
         "online",
         "TrueIsMasked",
+        "floats_alone",
+        "reshapes",
         "only_pairs",
         "only_padding",
         "make_attention",
@@ -128,6 +130,11 @@ def test_bad_manners_are_one_finding_and_the_rest_goes_on(
         assert {result.name for result in bad} == {check}, failed(results)
 
 
+def test_one_fault_does_not_show_as_many() -> None:
+    bad = {result.name for result in run(opened("annotated")) if not result.status.good}
+    assert bad == {"check_output_shape_dtype_device", "check_fully_masked_rows"}
+
+
 def test_what_was_found_out_is_said() -> None:
     assert "it matches full softmax attention" in opened("by_hand").notes
     assert "it matches causal softmax attention" in opened("causal_by_hand").notes
@@ -142,7 +149,7 @@ def test_flags_overrule_what_was_found_out() -> None:
     wishes = Wishes(mask_arg="mask", true_means="attend")
     assert failed(run(opened("TrueIsMasked", wishes), "check_mask_polarity_and_dtype"))
     named = run(opened("by_hand", Wishes(mask_arg="nothing")), "check_mask_polarity_and_dtype")
-    assert "nothing takes no boolean mask: TypeError" in failed(named)[0]
+    assert "nothing takes no mask: TypeError" in failed(named)[0]
 
 
 @pytest.mark.parametrize(

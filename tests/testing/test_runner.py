@@ -68,6 +68,11 @@ def test_what_is_withheld_is_listed_with_its_reason() -> None:
     assert (result.status, result.reason) == (Status.NOT_CLAIMED, "nobody asked")
 
 
+def test_when_time_is_over_the_rest_is_listed_as_not_run() -> None:
+    results = run_checks([planned(check_one, "x", 2)], on_fail="collect", limit=-1.0)
+    assert [result.status for result in results] == [Status.NOT_RUN]
+
+
 def test_a_check_is_a_plain_function() -> None:
     check_one(1)
     with pytest.raises(CheckFailure):

@@ -70,6 +70,32 @@ class TrueIsMasked(nn.Module):
         return (scores.softmax(-1) * ~shut) @ v
 
 
+def floats_alone(query, key, value, attention_mask=None):
+    """A mask that is added, as transformers gives it: 0 may attend, -inf closes."""
+    scores = query @ key.mT * query.shape[-1] ** -0.5
+    if attention_mask is None:
+        return scores.softmax(-1) @ value
+    shut = (attention_mask == -math.inf).all(-1, keepdim=True)
+    weights = (scores + attention_mask).masked_fill(shut, 0.0).softmax(-1)
+    return (weights * ~shut) @ value
+
+
+def reshapes(q, k, v):
+    """Answers fewer key heads with nonsense, for which it was never meant."""
+    batch, heads, queries, width = q.shape
+    q, k, v = (x.reshape(batch * heads, -1, x.shape[-1]) for x in (q, k, v))
+    return (q @ k.mT * width**-0.5).softmax(-1).matmul(v).view(batch, heads, queries, -1)
+
+
+def annotated(query, key, value, mask=None):
+    """The annotated transformer's, which fills with -1e9 and gives its weights too."""
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    weights = scores.softmax(dim=-1)
+    return weights @ value, weights
+
+
 def only_pairs(q, k, v, mask=None):
     """A mask of (L, S) alone."""
     if mask is not None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from polyattn.testing.planned import Check
     from polyattn.testing.results import Result
 
+PATIENCE = 30.0
+"""Seconds that code from elsewhere is given; what it does not reach is listed as not run."""
+
 Target = Annotated[
     str | None,
     typer.Argument(help="A variant, operation or preset; with --as: file.py:thing, as it is."),
@@ -108,11 +111,11 @@ class Report:
         for note in self.notes:
             self.say(f"  found out: {note}")
 
-    def run(self, checks: Iterable[Check]) -> None:
+    def run(self, checks: Iterable[Check], limit: float | None = None) -> None:
         """Run the checks; the first failure is told as soon as it happens."""
         from polyattn.testing.runner import run_checks
 
-        run_checks(checks, on_fail="collect", callback=self._heard)
+        run_checks(checks, on_fail="collect", callback=self._heard, limit=limit)
         self._close()
 
     def say(self, text: str) -> None:
@@ -139,7 +142,7 @@ class Report:
 
     def _explain(self, result: Result) -> None:
         self.say(f"\n{result.status.upper()} {result.id}")
-        told = str(result.failure) if result.failure else result.reason
+        told = str(result.failure).partition(": ")[2] if result.failure else result.reason
         self.say("\n".join(f"  {line}" for line in told.splitlines()) + "\n")
 
     def _close(self) -> None:
@@ -205,7 +208,7 @@ def _through_door(
     )
     report.open(opened.notes)
     checks = [] if opened.subject is None else list(iter_checks(opened.subject))
-    report.run([*opened.findings, *checks])
+    report.run([*opened.findings, *checks], limit=PATIENCE)
     if opened.subject is None:
         report.say("the other checks need an answer to a plain call, and were not run")
     return report

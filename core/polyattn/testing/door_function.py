@@ -33,6 +33,8 @@ class Calling:
     mask_form: Literal["full", "pairs", "keys"] = "full"
     """(B, H, L, S), (L, S) or (B, S)."""
     true_attends: bool = True
+    as_floats: bool = False
+    """Every mask is handed on as a float: 0 may attend, -inf closes."""
     adds_floats: bool = False
     causal_flag: str | None = None
     grouped: Mapping[str, bool] = dataclasses.field(default_factory=dict)
@@ -179,16 +181,20 @@ class FunctionInstance(Instance):
             bias = mask.logit_bias(queries, keys, dtype=sample.dtype)
             keep = None if keep is None else keep.expand(full).clone()
             bias = None if bias is None else bias.expand(full).clone()
+        if bias is None and self.calling.as_floats and keep is not None:
+            bias = torch.zeros(keep.shape, dtype=sample.dtype)
         if bias is not None:
             bias = bias.to(sample.dtype)
-            return bias if keep is None else bias.masked_fill(~keep, -torch.inf)
+            return self._formed(bias if keep is None else bias.masked_fill(~keep, -torch.inf))
         if keep is None:
             keep = torch.ones(batch, heads, queries, keys, dtype=torch.bool)
+        return self._formed(keep if self.calling.true_attends else ~keep)
+
+    def _formed(self, mask: Tensor) -> Tensor:
+        """A (B, H, L, S) mask in the form that is taken."""
         if self.calling.mask_form == "pairs":
-            keep = keep[0, 0]
-        elif self.calling.mask_form == "keys":
-            keep = keep[:, 0, 0]
-        return keep if self.calling.true_attends else ~keep
+            return mask[0, 0]
+        return mask[:, 0, 0] if self.calling.mask_form == "keys" else mask
 
 
 def _square(sample: Sample) -> bool:

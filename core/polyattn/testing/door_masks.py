@@ -34,7 +34,7 @@ PARTS_OF: dict[Form, frozenset[Part]] = {
 """Which masks can be said in which form."""
 
 TAKES_MASK = Property(
-    meaning="The mask argument that was named takes a boolean mask.",
+    meaning="The mask argument that was named takes a mask.",
     causes=("another name or form of the argument", "the mask is read in the wrong dtype"),
     claim="--mask-arg",
 )
@@ -59,74 +59,98 @@ def find_mask(
     known = MASK_NAMES if readable else ("attn_mask",)
     names = [name] if name else list(named(probe.function, known))
     for candidate in names:
-        form = _form_taken(probe, candidate)
-        if form is None and name:
-            what = f"{candidate} takes no boolean mask: {probe.error}"
+        found = _taken(probe, candidate, true_means)
+        if found is None and name:
+            what = f"{candidate} takes no mask: {probe.error}"
             raise CheckFailure("check_mask_polarity_and_dtype", TAKES_MASK, Seen(what=what))
-        if form is None:
-            probe.say(f"the argument {candidate} took no boolean mask ({probe.error}): no masks")
+        if found is None:
+            probe.say(f"the argument {candidate} took no mask ({probe.error}): no masks")
             continue
-        attends = _true_attends(probe, candidate, form, true_means)
-        calling = dataclasses.replace(
-            calling, mask_arg=candidate, mask_form=form, true_attends=attends
-        )
+        form, meaning = found
         told = {"full": "(B, H, L, S)", "pairs": "(L, S)", "keys": "(B, S)"}[form]
-        meaning = "may attend" if attends else "is masked"
-        probe.say(f"masks go to {candidate} as {told}, where True {meaning}")
-        return calling
+        probe.say(f"masks go to {candidate} as {told}, where {MEANINGS[meaning]}")
+        return dataclasses.replace(
+            calling,
+            mask_arg=candidate,
+            mask_form=form,
+            true_attends=meaning != "masked",
+            as_floats=meaning == "floats",
+        )
     return calling
 
 
-def _form_taken(probe: Probe, name: str) -> Form | None:
-    forms = FORMS if "key" not in name and "padding" not in name else ("keys", "full")
-    reason = ""
+Meaning = Literal["attend", "masked", "floats"]
+MEANINGS: dict[Meaning, str] = {
+    "attend": "True may attend",
+    "masked": "True is masked",
+    "floats": "0 may attend and -inf closes; booleans do not close",
+}
+
+
+def _taken(probe: Probe, name: str, true_means: str | None) -> tuple[Form, Meaning] | None:
+    """The form in which a mask is taken, and what its elements mean."""
+    by_keys = "key" in name or "padding" in name
+    forms: tuple[Form, ...] = ("keys", "full") if by_keys else FORMS
+    boolean = next((form for form in forms if _always_taken(probe, name, form)), None)
+    reason = probe.error
+    if boolean and true_means is not None:
+        return boolean, "attend" if true_means == "attend" else "masked"
+    if boolean:
+        for meaning in ("attend", "masked"):
+            if _closes(probe, name, boolean, meaning):
+                return boolean, meaning
     for form in forms:
-        if _always_taken(probe, name, form):
-            return form
-        reason = reason or probe.error
+        if _always_taken(probe, name, form, floats=True) and _closes(probe, name, form, "floats"):
+            return form, "floats"
+    if boolean:
+        probe.say(f"{name} closes nothing when True means attend, nor when it means masked")
+        return boolean, "attend"
     probe.error = reason
     return None
 
 
-def _always_taken(probe: Probe, name: str, form: Form) -> bool:
+def _mask_of(probe: Probe, keep: Tensor, form: Form, meaning: Meaning) -> Tensor:
+    mask = form_of(keep, form).clone()
+    if meaning == "floats":
+        return torch.zeros(mask.shape, dtype=probe.dtype).masked_fill(~mask, -torch.inf)
+    return mask if meaning == "attend" else ~mask
+
+
+def _always_taken(probe: Probe, name: str, form: Form, *, floats: bool = False) -> bool:
     """With values of another width and with gradients too: some kernels are picky there."""
     samples = [probe.sample(), probe.sample().each(lambda x: x.clone().requires_grad_())]
     wide = probe.sample(value_dim=probe.width + 2)
     if probe.tried(wide) is not None:
         samples.append(wide)
     length = probe.length
-    keep = triangle(length, length).expand(2, 2, -1, -1).clone()
+    keep = triangle(length, length).expand(2, 2, -1, -1)
+    meaning: Meaning = "floats" if floats else "attend"
     return all(
-        probe.tried(sample, **{name: form_of(keep, form).clone()}) is not None for sample in samples
+        probe.tried(sample, **{name: _mask_of(probe, keep, form, meaning)}) is not None
+        for sample in samples
     )
 
 
-def _true_attends(probe: Probe, name: str, form: Form, true_means: str | None) -> bool:
-    if true_means is not None:
-        return true_means == "attend"
+def _closes(probe: Probe, name: str, form: Form, meaning: Meaning) -> bool:
+    """Whether a key that is closed in this sense loses its influence, and an open one keeps it."""
     sample = probe.sample()
     batch, heads, length, _ = sample.q.shape
     keep = torch.ones(batch, heads, length, length, dtype=torch.bool)
     keep[..., 1] = False
-    mask = form_of(keep, form)
 
     def influence(column: int) -> float:
         """How much the last outputs change with the values of one key."""
         changed = sample.v.clone()
         changed[:, :, column] += 1.0
         outs = [
-            probe.tried(sample.having(v=v), **{name: mask.clone()}) for v in (sample.v, changed)
+            probe.tried(sample.having(v=v), **{name: _mask_of(probe, keep, form, meaning)})
+            for v in (sample.v, changed)
         ]
         if outs[0] is None or outs[1] is None:
             return 0.0
         return float((outs[1] - outs[0])[:, :, -1].detach().nan_to_num().abs().max())
 
-    closed, open_ = influence(1), influence(0)
-    if open_ < closed / 100:
-        return False
-    if closed > open_ / 100:
-        probe.say(f"{name} closes nothing when True means attend, nor when it means masked")
-    return True
+    return influence(1) < influence(0) / 100
 
 
 def adds_floats(probe: Probe, calling: Calling, flow: Flow | None) -> bool:

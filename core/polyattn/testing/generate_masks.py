@@ -91,14 +91,15 @@ TOGETHER: tuple[tuple[Part, ...], ...] = (
     ("padding", "dense"),
     ("dense", "bias"),
     ("padding", "bias", "alibi"),
-    ("causal", "window", "padding", "segments", "dense", "bias", "alibi"),
 )
 
 
 def _together(subject: Subject) -> Iterator[Check]:
     check = mask_checks.check_causal_with_padding
     taken = subject.capabilities.masks
-    combinations = [parts for parts in TOGETHER if frozenset(parts) <= taken]
+    # All at once empties a row, which in code that claims nothing is another check's question.
+    everything = () if subject.raw_masks else (PARTS,)
+    combinations = [parts for parts in (*TOGETHER, *everything) if frozenset(parts) <= taken]
     if not subject.has_definition:
         yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
         return
@@ -197,6 +198,9 @@ def decoding(subject: Subject) -> Iterator[Check]:
         return
     for cut in ("tokens", "chunks", "prefill", "whole"):
         yield planned(parallel, cut, subject, cut)
+    if claims.grouped_heads != "no":
+        for cut in ("tokens", "chunks"):
+            yield planned(parallel, f"{cut}-4over2", subject, cut, kv_heads=2)
     yield planned(parallel, "long-long_chunks", subject, "long_chunks", long=True)
     yield planned(parallel, "long-prefill", subject, "prefill", long=True)
     for part in ("padding", "window", "segments", "alibi"):

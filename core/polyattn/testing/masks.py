@@ -51,7 +51,12 @@ def _segments(shape: Shape, seed: int) -> Mask:
 
 def _dense(shape: Shape, seed: int) -> Mask:
     size = (shape.batch, shape.heads, shape.queries, shape.keys)
-    return Mask.dense(random_keep(*size, seed=seed + 71))
+    keep = random_keep(*size, seed=seed + 71)
+    # With the first key and the query's own, a row stays open under any other part as well.
+    own = torch.eye(shape.keys, dtype=torch.bool)[shape.keys - shape.queries :]
+    keep |= own
+    keep[..., 0] = True
+    return Mask.dense(keep)
 
 
 def _bias(shape: Shape, seed: int) -> Mask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +51,7 @@ def checks_of(subjects: Mapping[str, AnySubject]) -> Iterator[Check]:
 def _labelled(check: Check, label: str) -> Check:
     name, bracket, rest = check.id.partition("[")
     joined = f"{name}[{rest[:-1]};{label}]" if bracket else f"{name}[{label}]"
-    return Check(joined, check.run, check.withheld, check.reason, check.may_refuse, check.may_raise)
+    return dataclasses.replace(check, id=joined)
 
 
 def run_checks(
@@ -59,8 +60,12 @@ def run_checks(
     expected_failures: Mapping[str, str] | None = None,
     on_fail: Literal["raise", "collect"] = "raise",
     callback: Callback | None = None,
+    limit: float | None = None,
 ) -> list[Result]:
-    """Run checks one by one; none depends on another. Parameters as of ``check_variant``."""
+    """Run checks one by one; none depends on another. Parameters as of ``check_variant``.
+
+    limit: after so many seconds no further check is started; the rest is listed as not run.
+    """
     planned = list(checks)
     expected = dict(expected_failures or {})
     stale = sorted(expected.keys() - {check.id for check in planned})
@@ -70,8 +75,12 @@ def run_checks(
             if planned
             else f"expected_failures = {stale}: there is nothing to check"
         )
-    results = []
+    results: list[Result] = []
+    started = time.monotonic()
     for check in planned:
+        if limit is not None and time.monotonic() > started + limit:
+            reason = f"{limit:g} seconds were over"
+            check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
         result = run_check(check, expected.get(check.id))
         results.append(result)
         if callback is not None:

@@ -82,8 +82,11 @@ def check_decode_equals_parallel(
     parts: tuple[Part, ...] = (),
     long: bool = False,
     gradients: bool = False,
+    kv_heads: int = 0,
 ) -> None:
     shape = subject.fit(SQUARE.of(queries=150, keys=150, batch=1) if long else SQUARE)
+    if kv_heads:
+        shape = shape.of(heads=2 * kv_heads, kv_heads=kv_heads)
     sample, instance = causal_sample(subject, shape, parts), subject.at(shape)
     if "segments" in parts:
         ids = sample.mask.key_ids
