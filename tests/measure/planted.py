@@ -80,15 +80,14 @@ MODEL = ModelPlan(
     layers=1,
     d_model=16,
     heads=2,
-    position="rope",
     norm="rmsnorm",
     feed_forward="gelu",
     width=32,
 )
-TASKS = {
-    "text": TaskPlan(context=16, batch=4, steps=8, learning_rate=1e-2, warm_up=2, every=4),
-    "copy": TaskPlan(context=16, batch=4, steps=8, learning_rate=1e-2, warm_up=2, every=4),
-}
+TASK = TaskPlan(
+    context=16, position="rope", batch=4, steps=8, learning_rate=1e-2, warm_up=2, every=4
+)
+TASKS = {"text": TASK, "copy": TASK}
 
 
 def plan(variants=("base", "fast"), lengths=(512, 2048), **changes):

@@ -18,8 +18,9 @@ from polyattn.measure.learning import (
     rate_at,
     train,
 )
-from polyattn.measure.plan import CONTEXT, copy_reach
+from polyattn.measure.plan import copy_reach, make_plan, open_text
 from polyattn.measure.results import Learning
+from polyattn.registry import discover
 
 PLAN = planted.TASKS["copy"]
 
@@ -58,8 +59,10 @@ def test_only_who_reaches_far_enough_can_copy():
     assert not lesson.solved(0.9)
 
 
-def test_the_copy_lies_beyond_two_layers_of_the_narrowed_window():
-    assert copy_reach(CONTEXT) > 2 * SIGHT
+@pytest.mark.parametrize("full", [False, True])
+def test_the_copy_lies_beyond_all_layers_of_the_narrowed_window(full):
+    plan = make_plan(discover(), open_text(None), full=full)
+    assert copy_reach(plan.tasks["copy"].context) > plan.model.layers * SIGHT
 
 
 class Uniform(torch.nn.Module):

@@ -23,7 +23,7 @@ from torch.nn import functional
 from polyattn.measure.results import Learning, ModelPlan, Point, Record, Task, TaskPlan
 from polyattn.measure.worker import Event
 
-SIGHT = 31
+SIGHT = 15
 """Keys before its own that a windowed variant may see in one layer of the small model."""
 
 SYMBOLS = 32
@@ -171,12 +171,11 @@ def narrowed(variant: str) -> dict[str, int]:
     return options
 
 
-def build_model(
-    variant: str, options: dict[str, int], plan: ModelPlan, vocabulary: int, context: int
-) -> nn.Module:
+def build_model(request: LearningRequest, options: dict[str, int], vocabulary: int) -> nn.Module:
     """The small causal language model around a variant."""
     from polyattn.models.build import build
 
+    plan = request.model
     return build(
         {
             "model": "causal_lm",
@@ -184,11 +183,11 @@ def build_model(
             "d_model": plan.d_model,
             "layers": plan.layers,
             "heads": plan.heads,
-            "attention": {"name": variant, **options},
-            "position": plan.position,
+            "attention": {"name": request.variant, **options},
+            "position": request.plan.position,
             "norm": plan.norm,
             "feed_forward": {"kind": plan.feed_forward, "width": plan.width},
-            "max_length": context,
+            "max_length": request.plan.context,
         }
     )
 
@@ -199,9 +198,7 @@ def learn(request: LearningRequest) -> Iterator[Event]:
     torch.manual_seed(request.seed)
     options = narrowed(request.variant)
     lesson = LESSONS[request.task](request)
-    model = build_model(
-        request.variant, options, request.model, lesson.vocabulary, request.plan.context
-    )
+    model = build_model(request, options, lesson.vocabulary)
     points: list[Point] = []
     for point in train(model, lesson, request.plan, request.seed):
         points.append(point)

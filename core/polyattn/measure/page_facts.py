@@ -22,14 +22,14 @@ def machine_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
     model = plan.model
     yield (
         "learning model",
-        f"{model.layers} layers of {model.d_model}, {model.heads} heads, {model.position}, "
+        f"{model.layers} layers of {model.d_model}, {model.heads} heads, "
         f"{model.norm}, {model.feed_forward} of {model.width}",
     )
     for name, task in plan.tasks.items():
         yield (
             f"task {name}",
-            f"context {task.context}, batch {task.batch}, at most {task.steps} steps, learning "
-            f"rate {task.learning_rate:g}",
+            f"context {task.context}, positions {task.position}, batch {task.batch}, at most "
+            f"{task.steps} steps, learning rate {task.learning_rate:g}",
         )
     yield "seeds", f"{', '.join(map(str, plan.seeds))}{_further(comparison)}"
     yield "text", f"{plan.text.source}, sha256 {plan.text.sha256[:16]}"

@@ -24,25 +24,34 @@ AIM = 2.3
 _MODEL = ModelPlan(
     layers=2,
     d_model=64,
-    heads=4,
-    position="rope",
+    heads=2,
     norm="rmsnorm",
     feed_forward="gelu",
     width=256,
 )
-_QUICK: Mapping[Task, TaskPlan] = {
-    "text": TaskPlan(context=CONTEXT, batch=8, steps=500, learning_rate=1e-2, warm_up=25, every=50),
-    "copy": TaskPlan(
-        context=CONTEXT, batch=16, steps=200, learning_rate=6e-3, warm_up=10, every=20
-    ),
-}
+_TEXT = TaskPlan(
+    context=CONTEXT,
+    position="rope",
+    batch=8,
+    steps=500,
+    learning_rate=1e-2,
+    warm_up=25,
+    every=50,
+)
+# Copying by position is what absolute positions are good at, for kernels without a softmax too.
+_COPY = TaskPlan(
+    context=64,
+    position="sinusoidal",
+    batch=32,
+    steps=200,
+    learning_rate=1e-2,
+    warm_up=10,
+    every=20,
+)
+_QUICK: Mapping[Task, TaskPlan] = {"text": _TEXT, "copy": _COPY}
 _FULL: Mapping[Task, TaskPlan] = {
-    "text": TaskPlan(
-        context=CONTEXT, batch=16, steps=2000, learning_rate=6e-3, warm_up=100, every=100
-    ),
-    "copy": TaskPlan(
-        context=CONTEXT, batch=16, steps=1000, learning_rate=6e-3, warm_up=20, every=20
-    ),
+    "text": _TEXT.model_copy(update={"batch": 16, "steps": 2000, "warm_up": 100, "every": 100}),
+    "copy": _COPY.model_copy(update={"steps": 600, "warm_up": 20}),
 }
 
 

@@ -28,7 +28,7 @@ from polyattn.measure.results import Proof
 
 WHOLE_UP_TO = 1024
 SAMPLED_ROWS = 256
-_BLOCK = 16
+_BLOCK = 32
 _TRIAL = 160
 _MEMORY = 10**9
 
@@ -100,7 +100,7 @@ def prove(variant: SequenceAttention, tensors: Tensors, seed: int = 0) -> Proof:
 
 
 def sample_blocks(length: int, seed: int) -> list[Block]:
-    """Blocks of 16 query rows, 256 in all: the first, the last, and others drawn between."""
+    """Blocks of 32 query rows, 256 in all: the first, the last, and others drawn between."""
     generator = torch.Generator().manual_seed(seed)
     slots = length // _BLOCK
     drawn = torch.randperm(slots - 2, generator=generator)[: SAMPLED_ROWS // _BLOCK - 2] + 1

@@ -142,9 +142,11 @@ class TextRecord(Record):
 
 
 class TaskPlan(Record):
-    """How a model is trained on one task. context: tokens that it sees at once."""
+    """How a model is trained on one task. context: tokens that it sees at once. position: how it
+    knows where they are, in the words of a model config."""
 
     context: int
+    position: str
     batch: int
     steps: int
     learning_rate: float
@@ -158,7 +160,6 @@ class ModelPlan(Record):
     layers: int
     d_model: int
     heads: int
-    position: str
     norm: str
     feed_forward: str
     width: int
