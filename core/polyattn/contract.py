@@ -157,7 +157,7 @@ class SequenceAttention(Admission):
         """The sizes. Raises: ConfigError where none were given."""
         if self.sizes is None:
             raise ConfigError(
-                f"{self.label} has parameters of its own: expected "
+                f"{self.label} needs the head geometry here: expected "
                 "sizes=polyattn.Sizes(heads=..., head_dim=...), got none"
             )
         return self.sizes

@@ -17,6 +17,8 @@ from torch import Tensor
 from polyattn.errors import MaskError, ShapeError
 from polyattn.mask import Mask
 
+_CAUSAL = Mask.causal()
+
 
 class State(ABC):
     """``length``: tokens seen, padding included. ``nbytes``: memory held."""
@@ -63,9 +65,20 @@ class _Buffer:
     tensors: dict[str, Tensor]
     tip: list[int]
 
+    @property
+    def capacity(self) -> int:
+        return next(iter(self.tensors.values())).shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+
     def claim(self, position: int, tokens: int) -> bool:
-        capacity = next(iter(self.tensors.values())).shape[2]
-        if position + tokens > capacity:
+        """Is there room for these tokens at this position, and nobody else writing there?"""
+        first = next(iter(self.tensors.values()))
+        if position + tokens > first.shape[2]:
+            return False
+        if first.is_inference() and not torch.is_inference_mode_enabled():
             return False
         try:
             self.tip.remove(position)
@@ -74,9 +87,12 @@ class _Buffer:
         self.tip.append(position + tokens)
         return True
 
-    @property
-    def nbytes(self) -> int:
-        return sum(t.untyped_storage().nbytes() for t in self.tensors.values())
+    def write(self, new: Mapping[str, Tensor], position: int, tokens: int) -> None:
+        for name, tensor in self.tensors.items():
+            tensor.narrow(2, position, tokens).copy_(new[name])
+
+    def view(self, start: int, stop: int) -> dict[str, Tensor]:
+        return {name: t.narrow(2, start, stop - start) for name, t in self.tensors.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +126,7 @@ class KeyValueState(State):
 
         if self._buffer is None:
             return self
-        tensors = {n: t.index_select(0, index) for n, t in self._views().items()}
+        tensors = {n: t.index_select(0, index) for n, t in self._buffer.view(*self._span).items()}
         return replace(
             self,
             _buffer=_Buffer(tensors, [self.held]),
@@ -126,33 +142,35 @@ class KeyValueState(State):
         the state afterwards. Raises: ShapeError where the new tokens do not fit the old.
         """
         tokens = next(iter(new.values())).shape[2]
-        self._check(new)
-        start, stop = self._span
-        buffer = self._buffer
-        if self._needs_graph(new):
-            whole = self._concatenated(new)
-            buffer, start, stop = _Buffer(whole, [self.held + tokens]), 0, self.held
-        elif buffer is None or not buffer.claim(stop, tokens):
-            buffer, start, stop = self._moved(new, tokens), 0, self.held
-            self._write(buffer, new, stop, tokens)
+        buffer, start, stop = self._with_room(new, tokens)
+        held = buffer.view(start, stop)
+        real = ids = None
+        if not mask.is_full or self._real is not None or self._ids is not None:
+            real = _padding_of_all(self._real, mask.real, self.held, tokens)
+            ids = self._ids_of_all(mask.key_ids)
+            over_all = Mask(prefix=0, span=mask.span, real=real, key_ids=ids, slopes=mask.slopes)
         else:
-            self._write(buffer, new, stop, tokens)
-        real = _padding_of_all(self._real, mask.real, self.held, tokens)
-        ids = self._ids_of_all(mask.key_ids)
-        grown = replace(
-            self,
-            length=self.length + tokens,
-            _buffer=buffer,
-            _span=(start, stop + tokens),
-            _real=real,
-            _ids=ids,
-        )
-        return grown._views(), _over_all_keys(mask, real, ids), grown._trimmed()
+            over_all = _CAUSAL
+        if self.reach is not None and stop - start > self.reach:
+            buffer, start, stop, real, ids = self._trimmed(buffer, start, stop, real, ids)
+        cls, length = type(self), self.length + tokens
+        return held, over_all, cls(length, self.reach, buffer, (start, stop), real, ids)
 
-    def _views(self) -> dict[str, Tensor]:
-        assert self._buffer is not None
-        start, stop = self._span
-        return {n: t[:, :, start:stop] for n, t in self._buffer.tensors.items()}
+    def _with_room(self, new: Mapping[str, Tensor], tokens: int) -> tuple[_Buffer, int, int]:
+        """A buffer that holds the old and the new tokens, and the span they lie in."""
+        buffer, (start, stop) = self._buffer, self._span
+        if buffer is not None:
+            _check_fit(buffer, new)
+        if self._needs_graph(new):
+            whole = dict(new)
+            if buffer is not None:
+                old = buffer.view(start, stop)
+                whole = {name: torch.cat([old[name], new[name]], dim=2) for name in new}
+            return _Buffer(whole, [stop - start + tokens]), 0, stop - start + tokens
+        if buffer is None or not buffer.claim(stop, tokens):
+            buffer, start, stop = self._moved(new, tokens), 0, self.held
+        buffer.write(new, stop, tokens)
+        return buffer, start, stop + tokens
 
     def _needs_graph(self, new: Mapping[str, Tensor]) -> bool:
         if not torch.is_grad_enabled():
@@ -160,44 +178,29 @@ class KeyValueState(State):
         held = self._buffer.tensors if self._buffer else {}
         return any(t.requires_grad for t in (*new.values(), *held.values()))
 
-    def _concatenated(self, new: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        if self._buffer is None:
-            return dict(new)
-        return {n: torch.cat([t, new[n]], dim=2) for n, t in self._views().items()}
-
     def _moved(self, new: Mapping[str, Tensor], tokens: int) -> _Buffer:
         """A buffer with room to double, holding what this state still sees."""
         needed = self.held + tokens
         capacity = max(2 * needed, 16) if self.reach is None else max(2 * self.reach, needed)
         tensors = {n: t.new_empty((*t.shape[:2], capacity, t.shape[3])) for n, t in new.items()}
-        if self.held:
-            for name, view in self._views().items():
-                tensors[name][:, :, : self.held] = view
-        return _Buffer(tensors, [needed])
+        moved = _Buffer(tensors, [needed])
+        if self._buffer is not None and self.held:
+            moved.write(self._buffer.view(*self._span), 0, self.held)
+        return moved
 
-    @staticmethod
-    def _write(buffer: _Buffer, new: Mapping[str, Tensor], at: int, tokens: int) -> None:
-        for name, tensor in buffer.tensors.items():
-            tensor[:, :, at : at + tokens] = new[name]
-
-    def _trimmed(self) -> Self:
+    def _trimmed(
+        self, buffer: _Buffer, start: int, stop: int, real: Tensor | None, ids: Tensor | None
+    ) -> tuple[_Buffer, int, int, Tensor | None, Tensor | None]:
         """Forget what no later query can see; give back a buffer beyond twice the reach."""
-        if self.reach is None or self.held <= self.reach:
-            return self
-        start, stop = self._span
-        drop = self.held - self.reach
-        slim = replace(
-            self,
-            _span=(start + drop, stop),
-            _real=None if self._real is None else self._real[:, drop:],
-            _ids=None if self._ids is None else self._ids[:, drop:],
-        )
-        assert self._buffer is not None
-        capacity = next(iter(self._buffer.tensors.values())).shape[2]
-        if capacity <= 2 * max(self.reach, 1):
-            return slim
-        tensors = {n: t.clone() for n, t in slim._views().items()}
-        return replace(slim, _buffer=_Buffer(tensors, [self.reach]), _span=(0, self.reach))
+        assert self.reach is not None
+        drop = stop - start - self.reach
+        start += drop
+        real = None if real is None else real[:, drop:]
+        ids = None if ids is None else ids[:, drop:]
+        if buffer.capacity <= 2 * max(self.reach, 1):
+            return buffer, start, stop, real, ids
+        slim = {name: t.clone() for name, t in buffer.view(start, stop).items()}
+        return _Buffer(slim, [self.reach]), 0, self.reach, real, ids
 
     def _ids_of_all(self, new: Tensor | None) -> Tensor | None:
         if self.held == 0:
@@ -210,24 +213,26 @@ class KeyValueState(State):
             )
         return None if self._ids is None or new is None else torch.cat([self._ids, new], dim=1)
 
-    def _check(self, new: Mapping[str, Tensor]) -> None:
-        if self._buffer is None:
-            return
-        for name, held in self._buffer.tensors.items():
-            came = new[name]
-            if (came.shape[0], came.shape[1], came.shape[3], came.dtype, came.device) != (
-                held.shape[0],
-                held.shape[1],
-                held.shape[3],
-                held.dtype,
-                held.device,
-            ):
-                raise ShapeError(
-                    f"extend: {name} is {tuple(came.shape)} {came.dtype} on {came.device}, but the "
-                    f"state holds {tuple(held.shape)} {held.dtype} on {held.device}; batch, heads, "
-                    "width, dtype and device must stay those of the first chunk (new_state starts "
-                    "afresh)"
-                )
+
+def _check_fit(buffer: _Buffer, new: Mapping[str, Tensor]) -> None:
+    """Raise ShapeError unless the new tokens are like the old in all but their number."""
+    for name, held in buffer.tensors.items():
+        batch, heads, _, width = held.shape
+        came_batch, came_heads, _, came_width = new[name].shape
+        if (
+            batch == came_batch
+            and heads == came_heads
+            and width == came_width
+            and held.dtype is new[name].dtype
+            and held.device == new[name].device
+        ):
+            continue
+        came = new[name]
+        raise ShapeError(
+            f"extend: {name} is {tuple(came.shape)} {came.dtype} on {came.device}, but the state "
+            f"holds {tuple(held.shape)} {held.dtype} on {held.device}; batch, heads, width, dtype "
+            "and device must stay those of the first chunk (new_state starts afresh)"
+        )
 
 
 def _padding_of_all(
@@ -242,8 +247,3 @@ def _padding_of_all(
     if new is None:
         new = old.new_ones((old.shape[0], tokens))
     return torch.cat([old, new], dim=1)
-
-
-def _over_all_keys(mask: Mask, real: Tensor | None, ids: Tensor | None) -> Mask:
-    """The mask of the new queries over old and new keys: causal, and what the state remembers."""
-    return Mask(prefix=0, span=mask.span, real=real, key_ids=ids, slopes=mask.slopes)
