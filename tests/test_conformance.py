@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from polyattn.errors import PolyattnError
 from polyattn.registry import discover
 from polyattn.testing import Status, subjects_of
 from polyattn.testing.planned import Check, planned
 from polyattn.testing.runner import checks_of, run_check
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """The tensors are tiny: on a busy machine, threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def conformance() -> Iterator[object]:

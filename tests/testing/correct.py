@@ -57,7 +57,7 @@ class Online(SequenceAttention):
     """The same by running maximum and sum over blocks of keys."""
 
     capabilities = SOFTMAX
-    block = 4
+    block = 16
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         batch, heads, queries, width = q.shape

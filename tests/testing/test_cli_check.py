@@ -48,6 +48,16 @@ def test_json_is_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert failed[0]["failure"]["causes"]
 
 
+def test_one_that_cannot_be_used_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("polyattn.cli.check._names", lambda _: ["nothing_of_the_kind", "se"])
+    assert polyattn(monkeypatch, "check", "--all") == 1
+    out = capsys.readouterr().out
+    assert "nothing_of_the_kind: cannot be checked: unknown name" in out
+    assert "passed       check_fm_matches_reference" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
