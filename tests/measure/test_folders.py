@@ -22,6 +22,14 @@ def test_a_number_that_another_run_took_meanwhile_is_passed_over(tmp_path, monke
     assert new_folder(None, tmp_path).name == "0002"
 
 
+def test_a_folder_that_appears_in_the_last_moment_is_not_taken(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setattr(type(out), "exists", lambda self: False)
+    with pytest.raises(ConfigError, match="cannot make the folder"):
+        new_folder(out)
+
+
 @pytest.mark.parametrize("make", ["mkdir", "touch"])
 def test_what_exists_is_not_overwritten(tmp_path, make):
     getattr(tmp_path / "out", make)()

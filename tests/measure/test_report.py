@@ -93,6 +93,9 @@ def test_every_name_and_text_is_escaped():
     assert "script" not in reader.tags
     assert "<script" not in page
     assert " ".join(reader.words).count("alert('1')") > 10
+    # In the legend of each chart a name is a name, not mathematics.
+    drawn = Reader(page[page.index("<figure") : page.rindex("</figure>")])
+    assert drawn.words.count(NASTY) == 6
 
 
 def test_what_is_not_markup_is_escaped():
