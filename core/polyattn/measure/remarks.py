@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from polyattn.measure.plan import copy_reach
 from polyattn.measure.results import PASSES, Comparison, Pass
-from polyattn.measure.summary import learning_noise, learnt, runs_of, time_ratio
+from polyattn.measure.summary import find, learning_noise, learnt, runs_of, time_ratio
 
 _NAMES: dict[Pass, str] = {"forward": "forward", "backward": "forward with backward"}
 
@@ -26,13 +26,14 @@ def remarks(comparison: Comparison) -> Iterator[str]:
 
 def _failures(comparison: Comparison) -> Iterator[str]:
     for name in comparison.plan.variants:
-        said = set()
-        for run in comparison.lengths:
-            for measurement in run.measurements:
-                reason = measurement.reason
-                if measurement.variant == name and reason and reason not in said:
-                    said.add(reason)
-                    yield f"{name}, length {run.length:,}: {reason}"
+        own = [(run.length, m.reason) for run in comparison.lengths if (m := find(run, name))]
+        reasons = {reason for _, reason in own}
+        if len(reasons) == 1 and "" not in reasons:
+            yield f"{name}: {reasons.pop()}"
+        else:
+            for length, reason in own:
+                if reason:
+                    yield f"{name}, length {length:,}: {reason}"
         for learning in comparison.learning:
             if learning.variant == name and learning.reason:
                 yield f"{name}, learning {learning.task}, seed {learning.seed}: {learning.reason}"
