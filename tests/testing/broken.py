@@ -175,6 +175,13 @@ class ClosedByMinus1e4(Plain):
         return logits.softmax(-1)
 
 
+class FilledWithMinus1e4(Plain):
+    def weights(self, logits: Tensor, keep: Tensor | None) -> Tensor:
+        if keep is not None:
+            logits = logits.masked_fill(~keep, -1e4)
+        return logits.softmax(-1)
+
+
 class MaximumBeforeTheMask(Plain):
     def weights(self, logits: Tensor, keep: Tensor | None) -> Tensor:
         odds = (logits - logits.detach().amax(-1, keepdim=True)).exp()
@@ -297,6 +304,7 @@ CAUGHT: tuple[tuple[type[Plain], str], ...] = (
     (PaddingDroppedUnderCausal, "check_causal_with_padding"),
     (MasksOred, "check_causal_with_padding"),
     (ClosedByMinus1e4, "check_masked_logits_cannot_win"),
+    (FilledWithMinus1e4, "check_masked_logits_cannot_win"),
     (MaximumBeforeTheMask, "check_masked_logits_cannot_win"),
     (NaNForEmptyRows, "check_fully_masked_rows"),
     (CleanedAfterwards, "check_fully_masked_rows"),

@@ -153,14 +153,18 @@ def check_causal_with_padding(subject: Subject, parts: tuple[Part, ...], shape: 
 @proves(
     "A closed key has weight zero whatever its logit, and does not set the scale for the others.",
     causes=(
-        "a finite number such as -1e4 or -1e9 added in place of closing",
+        "a finite number such as -1e4, added or filled in, in place of closing",
         "the maximum taken before the mask, so that the open keys round to zero",
         "a stabiliser taken over all keys, closed ones included",
     ),
     claim="masks",
 )
 def check_masked_logits_cannot_win(subject: Subject, part: Part) -> None:
-    """Key 2 (for causal: the last) is closed, and its logit is made to tower above all others."""
+    """Key 2 (for causal: the last) is closed, and its logit is made to tower above all others.
+
+    A number added to a closed logit is seen where that logit is huge; a number put in its place,
+    where all open logits are lower still.
+    """
     shape = subject.fit(SQUARE)
     base, instance = subject.draw(shape), subject.at(shape)
     closed = shape.keys - 1 if part == "causal" else 2
@@ -178,6 +182,23 @@ def check_masked_logits_cannot_win(subject: Subject, part: Part) -> None:
         want[:, :, rows],
         tolerance=output_tolerance(base),
         given=quiet.describe(),
+    )
+    if not subject.softmax:
+        return
+    # Open keys all alike: their weights stay equal however far down they are. Logits of about
+    # -1e6 do occur; a fill of -1e9 below them is no fault that anyone will meet.
+    sunk = torch.full_like(base.k, -1e6)
+    sunk[:, :, closed] = 0
+    v = base.v.clone()
+    v[:, :, closed] += 1e3
+    low = quiet.having(k=sunk)
+    compare(
+        f"the output of rows that do not see key {closed}, when its value changed and the logits "
+        "of all open keys lay far below zero",
+        instance(low.having(v=v))[:, :, rows],
+        instance(low)[:, :, rows],
+        tolerance=output_tolerance(base),
+        given=low.describe(),
     )
 
 
