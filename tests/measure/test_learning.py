@@ -6,18 +6,9 @@ import pytest
 import torch
 from tests.measure import planted
 
-from polyattn.measure import learning
-from polyattn.measure.learning import (
-    SIGHT,
-    SYMBOLS,
-    CopyLesson,
-    LearningRequest,
-    TextLesson,
-    learn,
-    narrowed,
-    rate_at,
-    train,
-)
+from polyattn.measure import lessons
+from polyattn.measure.learning import SIGHT, LearningRequest, learn, narrowed, rate_at, train
+from polyattn.measure.lessons import SYMBOLS, CopyLesson, TextLesson
 from polyattn.measure.plan import copy_reach, make_plan, open_text
 from polyattn.measure.results import Learning
 from polyattn.registry import discover
@@ -148,7 +139,7 @@ def test_points_lie_on_the_planned_steps():
 
 
 def test_a_solved_task_ends_early(monkeypatch):
-    monkeypatch.setattr(learning, "SOLVED", 0.0)
+    monkeypatch.setattr(lessons, "SOLVED", 0.0)
     points = list(train(OneLogit(), CopyLesson(PLAN), PLAN, seed=0))
     assert [point.step for point in points] == [0, 4]
 

@@ -4,7 +4,7 @@ import pytest
 from tests.measure import planted
 
 from polyattn.measure.remarks import remarks
-from polyattn.measure.results import Measurement
+from polyattn.measure.results import UNFINISHED, Measurement
 from polyattn.measure.summary import Cell, learning_noise, rows
 from polyattn.measure.table import table_text
 
@@ -123,6 +123,15 @@ def test_the_aim_is_said_to_be_reached_or_missed():
         plan = planted.plan(aim=aim)
         assert any(verdict in remark for remark in remarks(planted.comparison(plan=plan)))
     assert not any("Aim" in remark for remark in remarks(planted.comparison()))
+
+
+def test_an_interrupted_training_is_no_failure():
+    cut = planted.curve("fast", "text", 8.0, 3.0)
+    cut = cut.model_copy(update={"final": None, "reason": UNFINISHED})
+    made = planted.comparison(learning=(cut,))
+    assert row(made, "fast", "512").text.figure == "cut"
+    assert row(made, "base", "512").text.figure == "-"
+    assert not any("over" in remark and "seeds" in remark for remark in remarks(made))
 
 
 def test_a_failed_training_is_told():

@@ -10,10 +10,9 @@ from typing import Any
 
 from polyattn.errors import Unavailable
 from polyattn.measure.drawing import REFERENCE, Chart, line_of, make_chart, note, settings
+from polyattn.measure.plan import SYMBOLS, copy_reach
 from polyattn.measure.results import PASSES, Comparison, Learning, Pass, Task
 from polyattn.measure.summary import arithmetic_rate, best_seconds, runs_of
-
-GUESSING = 1 / 32
 
 
 def charts(comparison: Comparison) -> Iterator[Chart]:
@@ -139,13 +138,13 @@ def _copy_chart(comparison: Comparison) -> Iterator[Chart]:
     def draw(axes: Any) -> None:
         _learning_lines(axes, comparison, drawn)
         axes.set_ylim(-0.04, 1.04)
-        axes.axhline(GUESSING, **REFERENCE)
-        note(axes, max(run.points[-1].step for run in drawn), GUESSING, "guessing")
+        axes.axhline(1 / SYMBOLS, **REFERENCE)
+        note(axes, max(run.points[-1].step for run in drawn), 1 / SYMBOLS, "guessing")
 
-    context = comparison.plan.tasks["copy"].context
+    reach = copy_reach(comparison.plan.tasks["copy"].context)
     caption = (
         f"Higher is better; a line ends where the task is solved. Each answer lies "
-        f"{context // 2 - 1} tokens back, farther than a narrow window sees through all layers."
+        f"{reach} tokens back, farther than a narrow window sees through all layers."
     )
     yield make_chart("Copying from afar", "share predicted right", caption, "training steps", draw)
 

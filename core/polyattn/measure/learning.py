@@ -1,11 +1,7 @@
-"""What a variant learns: a small causal language model around it, on two tasks.
-
-- ``text``: the next byte of a text, judged in bits per byte on its held-out end.
-- ``copy``: a random half repeated, judged by the share of the second half predicted right. Every
-  answer lies ``context / 2 - 1`` tokens back, farther than a window sees through all layers.
+"""What a variant learns: a small causal language model around it, trained on a task.
 
 Options that say how far back a variant sees (``left``, and ``right``) are made small enough here
-for the copy to lie beyond them; the result says so.
+for the copy task to lie beyond them; the result says so.
 """
 
 from __future__ import annotations
@@ -13,28 +9,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from polyattn.measure.lessons import IGNORED, CopyLesson, Lesson, TextLesson
 from polyattn.measure.results import Learning, ModelPlan, Point, Record, Task, TaskPlan
 from polyattn.measure.worker import Event
 
 SIGHT = 15
 """Keys before its own that a windowed variant may see in one layer of the small model."""
 
-SYMBOLS = 32
-"""Alphabet of the copy task; guessing gets one in so many right."""
-
-SOLVED = 0.995
-"""A copy task with so large a share right is solved, and training stops."""
-
-_JUDGED_COPIES = 64
-_GLANCE = 64
-_IGNORED = -100
 _LOWEST_RATE = 0.1
 
 
@@ -48,90 +34,6 @@ class LearningRequest(Record):
     plan: TaskPlan
     train: str
     held_out: str
-
-
-class Lesson(Protocol):
-    """A task: batches to learn from, and a judgement of what was learnt."""
-
-    vocabulary: int
-
-    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Ids and targets, (B, context) each; a target of -100 is not judged."""
-        ...
-
-    def judge(self, model: nn.Module, *, thorough: bool) -> float:
-        """The held-out value; ``thorough`` for the last one, a sample of it for the curve."""
-        ...
-
-    def solved(self, value: float) -> bool: ...
-
-
-@dataclass
-class TextLesson:
-    """Bytes of a text. train, held_out: (N,) integer tensors."""
-
-    train: Tensor
-    held_out: Tensor
-    plan: TaskPlan
-    vocabulary: int = 256
-
-    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        context = self.plan.context
-        last = len(self.train) - context
-        starts = torch.randint(0, last, (self.plan.batch,), generator=generator)
-        rows = self.train[starts[:, None] + torch.arange(context + 1)]
-        return rows[:, :-1], rows[:, 1:]
-
-    def judge(self, model: nn.Module, *, thorough: bool) -> float:
-        """Bits per byte. Every byte but the first few has half a context or more before it. At a
-        glance, only evenly spaced windows are judged."""
-        context = min(self.plan.context, len(self.held_out) - 1)
-        stride = max(1, context // 2)
-        starts = torch.arange(0, len(self.held_out) - context, stride)
-        if not thorough:
-            starts = starts[:: max(1, len(starts) // _GLANCE)]
-        judged = torch.ones(len(starts), context, dtype=torch.bool)
-        judged[1:, : context - stride] = False
-        bits, count = 0.0, 0
-        for part in range(0, len(starts), _GLANCE):
-            rows = self.held_out[starts[part : part + _GLANCE, None] + torch.arange(context + 1)]
-            targets = rows[:, 1:].masked_fill(~judged[part : part + _GLANCE], _IGNORED)
-            logits = model(rows[:, :-1]).flatten(0, 1)
-            bits += float(functional.cross_entropy(logits, targets.flatten(), reduction="sum"))
-            count += int((targets != _IGNORED).sum())
-        return bits / count / math.log(2)
-
-    def solved(self, value: float) -> bool:
-        return False
-
-
-@dataclass
-class CopyLesson:
-    """A random first half, repeated."""
-
-    plan: TaskPlan
-    vocabulary: int = SYMBOLS
-
-    def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        return self._draw(self.plan.batch, generator)
-
-    def judge(self, model: nn.Module, *, thorough: bool) -> float:
-        # The same for every variant and seed.
-        ids, targets = self._draw(_JUDGED_COPIES, torch.Generator().manual_seed(2**31 - 1))
-        judged = targets != _IGNORED
-        right = (model(ids).argmax(-1) == targets) & judged
-        return float(right.sum() / judged.sum())
-
-    def solved(self, value: float) -> bool:
-        return value >= SOLVED
-
-    def _draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        half = self.plan.context // 2
-        first = torch.randint(0, self.vocabulary, (count, half), generator=generator)
-        whole = torch.cat([first, first], dim=1)
-        targets = whole[:, 1:].clone()
-        targets[:, : half - 1] = _IGNORED
-        return whole[:, :-1], targets
 
 
 def _text_lesson(request: LearningRequest) -> Lesson:
@@ -258,7 +160,7 @@ def _step(
 ) -> None:
     ids, targets = lesson.batch(generator)
     loss = functional.cross_entropy(
-        model(ids).flatten(0, 1), targets.flatten(), ignore_index=_IGNORED
+        model(ids).flatten(0, 1), targets.flatten(), ignore_index=IGNORED
     )
     value = float(loss.detach())
     if not math.isfinite(value):

@@ -18,6 +18,9 @@ LENGTHS = (512, 2048, 8192)
 HEADS, HEAD_DIM = 8, 64
 CONTEXT = 128
 NGRAMS = (1, 2, 4)
+SYMBOLS = 32
+"""Alphabet of the copy task; guessing gets one in so many right."""
+
 AIM = 2.3
 """Bits per byte that the baseline is meant to reach on the default text."""
 

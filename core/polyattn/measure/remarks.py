@@ -90,7 +90,7 @@ def _ties(comparison: Comparison) -> Iterator[str]:
             f"Times within the spread of {base} against itself are ties: "
             f"{low:.1%} to {high:.1%} in this run, by length and pass."
         )
-    seeds = len(runs_of(comparison, base, "text"))
+    seeds = sum(run.final is not None for run in runs_of(comparison, base, "text"))
     if seeds > 1:
         yield (
             f"Learning within the spread of {base} over {seeds} seeds is a tie: "

@@ -13,6 +13,9 @@ import pydantic
 FORMAT = 1
 """Raised when a field of ``compare.json`` changes its meaning."""
 
+UNFINISHED = "not finished"
+"""The reason of a training that was interrupted."""
+
 Task = Literal["text", "copy"]
 Pass = Literal["forward", "backward"]
 """``backward`` is the forward pass with the backward pass that follows it."""

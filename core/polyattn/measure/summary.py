@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from polyattn.measure.clock import Kind, Times, is_tie, noise, ratio
 from polyattn.measure.results import (
     PASSES,
+    UNFINISHED,
     Comparison,
     Learning,
     LengthRun,
@@ -150,7 +151,7 @@ def learning_cell(comparison: Comparison, name: str, task: Task) -> Cell:
     """Mean over the planned seeds. The baseline's further seeds only say how much seeds matter."""
     value = learnt(comparison, name, task)
     if value is None:
-        return Cell("failed" if _raised(comparison, name, task) else _NOTHING)
+        return Cell(_without_a_value(comparison, name, task))
     if task == "text":
         return _text_cell(comparison, value, name)
     return Cell(f"{value:.2f}", _learning_ratio(comparison, value, name, task))
@@ -241,5 +242,6 @@ def _learning_ratio(comparison: Comparison, value: float, name: str, task: Task)
     return "tie" if tie else _times(value / base)
 
 
-def _raised(comparison: Comparison, name: str, task: Task) -> bool:
-    return any(run.reason for run in runs_of(comparison, name, task))
+def _without_a_value(comparison: Comparison, name: str, task: Task) -> str:
+    reasons = {run.reason for run in runs_of(comparison, name, task)}
+    return "failed" if reasons - {"", UNFINISHED} else "cut" if reasons else _NOTHING

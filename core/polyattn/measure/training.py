@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from polyattn.measure.results import Learning, Plan, Point, Task
+from polyattn.measure.results import UNFINISHED, Learning, Plan, Point, Task
 from polyattn.measure.worker import Worker, WorkerFailed
 
 MakeWorker = Callable[[int], Worker]
@@ -78,7 +78,7 @@ class Training:
 
     def _begin(self, worker: Worker, job: Job) -> None:
         self.learning[job] = Learning(
-            variant=job.variant, task=job.task, seed=job.seed, reason="not finished"
+            variant=job.variant, task=job.task, seed=job.seed, reason=UNFINISHED
         )
         worker.start(
             "learn",
