@@ -125,6 +125,14 @@ def test_the_noise_is_what_the_base_differs_from_itself():
     assert clock.noise(base, again, "processor") == pytest.approx(0.2)
 
 
+def test_single_disturbed_rounds_are_no_noise_where_there_are_many():
+    base, again = times_of(*[1.0, 1.5] * 25), times_of(*[1.5, 1.0] * 25)
+    assert clock.noise(base, again, "processor") == pytest.approx(0.01)
+    # A part of the run that was slower throughout is seen only if most parts were.
+    again = times_of(*[1.0] * 10, *[1.2] * 40)
+    assert clock.noise(base, again, "processor") == pytest.approx(0.2)
+
+
 def test_the_noise_never_falls_below_one_per_cent():
     base = times_of(1.0, 1.0)
     assert clock.noise(base, base, "wall") == pytest.approx(0.01)

@@ -9,6 +9,7 @@ that repeats. A run during which the yardstick itself changed is void.
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import statistics
 import time
@@ -20,6 +21,8 @@ Kind = Literal["processor", "wall"]
 
 VOID_ABOVE = 1.25
 """How far the yardstick's minimum may move between the halves of a run before the run is void."""
+
+_PARTS = 5
 
 LEAST_NOISE = 0.01
 """Differences below one per cent are ties whatever the run says of itself."""
@@ -122,13 +125,21 @@ def noise(base: Times, again: Times, kind: Kind) -> float:
     """How much the base differs from itself, as a fraction: the floor below which a difference
     between two candidates says nothing.
 
-    The larger of two views of the same work timed twice in each round: the ratio of minima, and
-    the median distance within a round; never below ``LEAST_NOISE``.
+    The larger of two views of the same work timed twice in each round: the ratio of minima over
+    the whole run, and what that ratio usually is in a part of it (a fifth of the rounds, a single
+    round where there are few); never below ``LEAST_NOISE``.
     """
-    pairs = zip(again.of(kind), base.of(kind), strict=True)
-    within = statistics.median(abs(math.log(a / b)) for a, b in pairs)
-    between = abs(math.log(ratio(again, base, kind)))
-    return max(LEAST_NOISE, math.expm1(max(within, between)))
+    parts = zip(_parts(again.of(kind)), _parts(base.of(kind)), strict=True)
+    within = statistics.median(abs(math.log(min(a) / min(b))) for a, b in parts)
+    whole = abs(math.log(ratio(again, base, kind)))
+    return max(LEAST_NOISE, math.expm1(max(within, whole)))
+
+
+def _parts(samples: list[float]) -> list[list[float]]:
+    """The samples in at most five parts of about equal length, in order."""
+    count = min(_PARTS, len(samples))
+    edges = [round(i * len(samples) / count) for i in range(count + 1)]
+    return [samples[start:end] for start, end in itertools.pairwise(edges)]
 
 
 def is_tie(quotient: float, floor: float) -> bool:
