@@ -8,27 +8,25 @@ letters are those of `linear_chunks`.
 
 from __future__ import annotations
 
-from itertools import repeat
-
 import torch
 from torch import Tensor
 
-from polyattn_plugins.linear_chunks import Chunks, cut, like, sums
+from polyattn_plugins.linear_chunks import Chunks, like, sums
 
 
 @torch.library.custom_op("polyattn::linear_absorb_backward", mutates_args=())
 def absorb_backward(
     k: Tensor, v: Tensor, keep: Tensor | None, gs: Tensor, gz: Tensor
 ) -> tuple[Tensor, Tensor]:
-    chunks = Chunks(gs, keep)
+    chunks = Chunks(gs, k.shape[2], keep, whole=True)
     total, norm = sums(gs, gz)
     gk, gv = k.new_empty(k.shape), v.new_empty(v.shape)
-    parts = map(cut, (k, v, gk, gv))
-    for k_c, v_c, gk_c, gv_c, w_c in zip(*parts, chunks.weights(), strict=False):
-        mapped = chunks.keys(k_c, w_c)
-        to_keys = chunks.product("to_keys", chunks.plain("values", v_c), total.mT).add_(norm)
-        gv_c.copy_(chunks.product("to_values", mapped, total).view(gv_c.shape))
-        gk_c.copy_(to_keys.mul_(mapped.clamp_(max=1)).view(gk_c.shape))
+    parts = map(chunks.per_key, (k, v, gk, gv))
+    for k_p, v_p, gk_p, gv_p, w_p in zip(*parts, chunks.weights(), strict=True):
+        mapped = chunks.keys(k_p, w_p)
+        to_keys = chunks.product("to_keys", chunks.plain("values", v_p), total.mT).add_(norm)
+        gv_p.copy_(chunks.product("to_values", mapped, total).view(gv_p.shape))
+        gk_p.copy_(to_keys.mul_(mapped.clamp_(max=1)).view(gk_p.shape))
     return gk, gv
 
 
@@ -36,18 +34,18 @@ def absorb_backward(
 def read_backward(
     q: Tensor, s: Tensor, z: Tensor, out: Tensor, dens: Tensor, g: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    chunks = Chunks(s)
+    chunks = Chunks(s, q.shape[2], whole=True)
     total, norm = sums(s, z)
     gs, gz = torch.zeros_like(total), torch.zeros_like(norm)
     gq = q.new_empty(q.shape)
     parts = map(chunks.per_query, (q, gq, out, dens, g))
-    for q_c, gq_c, out_c, den_c, g_c in zip(*parts, strict=True):
-        mapped = chunks.queries(q_c)
-        to_num, to_den = chunks.divided(g_c, out_c, den_c)
+    for q_p, gq_p, out_p, den_p, g_p in zip(*parts, strict=True):
+        mapped = chunks.queries(q_p)
+        to_num, to_den = chunks.divided(g_p, out_p, den_p)
         gs.baddbmm_(mapped.mT, to_num)
         gz += (mapped * to_den).sum(1, keepdim=True)
         to_rows = chunks.product("to_rows", to_num, total.mT).addcmul_(to_den, norm)
-        gq_c.copy_(to_rows.mul_(mapped.clamp_(max=1)).view(gq_c.shape))
+        gq_p.copy_(to_rows.mul_(mapped.clamp_(max=1)).view(gq_p.shape))
     return gq, gs.view(s.shape), gz.view(z.shape)
 
 
@@ -64,20 +62,19 @@ def scan_to_queries(
     g: Tensor,
 ) -> Tensor:
     """Gradient of q: forward through time, with the state that each query has read."""
-    chunks = Chunks(s, keep)
-    total, norm = sums(s, z)
-    gq = q.new_empty(q.shape)
-    parts = (*map(chunks.per_query, (q, gq, out, dens, g)), *map(cut, (k, v)))
-    for q_c, gq_c, out_c, den_c, g_c, k_c, v_c, w_c in zip(*parts, chunks.weights(), strict=False):
-        mapped_q, mapped_k = chunks.queries(q_c), chunks.keys(k_c, w_c)
-        values = chunks.plain("values", v_c)
-        to_num, to_den = chunks.divided(g_c, out_c, den_c)
+    chunks = Chunks(s, k.shape[2], keep)
+    total, gq = sums(s, z), q.new_empty(q.shape)
+    parts = (*map(chunks.per_query, (q, gq, out, dens, g)), *map(chunks.per_key, (k, v)))
+    for q_p, gq_p, out_p, den_p, g_p, k_p, v_p, w_p in zip(*parts, chunks.weights(), strict=True):
+        mapped_q, mapped_k = chunks.queries(q_p), chunks.keys(k_p, w_p)
+        values, gain = chunks.plain("values", v_p), mapped_k.sum(1, keepdim=True)
+        to_num, to_den = chunks.divided(g_p, out_p, den_p)
         to_scores = chunks.scores("to_scores", to_num, values, to_den)
-        to_rows = chunks.product("to_rows", to_num, total.mT).addcmul_(to_den, norm)
+        found, norm = chunks.before(total, mapped_k, values, gain)
+        to_rows = chunks.product("to_rows", to_num, found.mT).addcmul_(to_den, norm)
         to_rows.baddbmm_(to_scores, mapped_k).mul_(mapped_q.clamp_(max=1))
-        gq_c.copy_(to_rows.view(gq_c.shape))
-        total.baddbmm_(mapped_k.mT, values)
-        norm += mapped_k.sum(1, keepdim=True)
+        gq_p.copy_(to_rows.view(gq_p.shape))
+        chunks.after(total, mapped_k, values, gain)
     return gq
 
 
@@ -94,28 +91,25 @@ def scan_to_keys(
     gz: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of k, v and the first state: back through time, summing what queries ask for."""
-    chunks = Chunks(gs, keep)
-    total, norm = sums(gs, gz)
+    chunks = Chunks(gs, k.shape[2], keep)
+    total = sums(gs, gz)
     gk, gv = k.new_empty(k.shape), v.new_empty(v.shape)
-    weights = repeat(None) if keep is None else reversed([*chunks.weights()])
-    parts = (
-        *map(chunks.per_query, (q, out, dens, g)),
-        *map(cut, (k, v, gk, gv)),
-    )
-    backwards = map(reversed, parts)
-    for q_c, out_c, den_c, g_c, k_c, v_c, gk_c, gv_c, w_c in zip(*backwards, weights, strict=False):
-        mapped_q, mapped_k = chunks.queries(q_c), chunks.keys(k_c, w_c)
-        values = chunks.plain("values", v_c)
-        to_num, to_den = chunks.divided(g_c, out_c, den_c)
-        to_values = chunks.product("to_values", mapped_k, total)
+    parts = (*map(chunks.per_query, (q, out, dens, g)), *map(chunks.per_key, (k, v, gk, gv)))
+    backwards = [*zip(*parts, chunks.weights(), strict=True)][::-1]
+    for q_p, out_p, den_p, g_p, k_p, v_p, gk_p, gv_p, w_p in backwards:
+        mapped_q, mapped_k = chunks.queries(q_p), chunks.keys(k_p, w_p)
+        values = chunks.plain("values", v_p)
+        to_num, to_den = chunks.divided(g_p, out_p, den_p)
+        gain = (mapped_q * to_den).sum(1, keepdim=True)
+        asked, norm = chunks.before(total, mapped_q, to_num, gain, backwards=True)
+        to_values = chunks.product("to_values", mapped_k, asked)
         to_values.baddbmm_(chunks.scores("scores", mapped_q, mapped_k).mT, to_num)
-        to_keys = chunks.product("to_keys", values, total.mT).add_(norm)
+        to_keys = chunks.product("to_keys", values, asked.mT).add_(norm)
         to_keys.baddbmm_(chunks.scores("to_scores", to_num, values, to_den).mT, mapped_q)
-        gv_c.copy_(to_values.view(gv_c.shape))
-        gk_c.copy_(to_keys.mul_(mapped_k.clamp_(max=1)).view(gk_c.shape))
-        total.baddbmm_(mapped_q.mT, to_num)
-        norm += mapped_q.mul_(to_den).sum(1, keepdim=True)
-    return gk, gv, total.view(gs.shape), norm.view(gz.shape)
+        gv_p.copy_(to_values.view(gv_p.shape))
+        gk_p.copy_(to_keys.mul_(mapped_k.clamp_(max=1)).view(gk_p.shape))
+        chunks.after(total, mapped_q, to_num, gain)
+    return gk, gv, total[0].view(gs.shape), total[1].view(gz.shape)
 
 
 @absorb_backward.register_fake

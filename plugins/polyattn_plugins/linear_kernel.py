@@ -6,8 +6,7 @@
 
 They are custom operators, so `torch.compile` sees one node whatever the length.
 
-Letters: B batch, H query heads, K key heads, G = H / K, N = B K, L queries, S keys, D head width,
-V value width, C chunk. State: s (B, K, D, V), z (B, K, 1, D). `keep` (B, S) is true for real keys.
+The letters are those of `linear_chunks`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from polyattn_plugins.linear_backward import (
     scan_to_keys,
     scan_to_queries,
 )
-from polyattn_plugins.linear_chunks import Chunks, cut, divide, like, sums
+from polyattn_plugins.linear_chunks import Chunks, divide, like, sums
 
 
 @torch.library.custom_op("polyattn::linear_absorb", mutates_args=())
@@ -31,11 +30,12 @@ def absorb(
     k: Tensor, v: Tensor, keep: Tensor | None, s: Tensor, z: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The state after the keys k (B, K, S, D) and values v (B, K, S, V)."""
-    chunks = Chunks(s, keep)
+    chunks = Chunks(s, k.shape[2], keep, whole=True)
     total, norm = sums(s, z)
-    for k_c, v_c, w_c in zip(cut(k), cut(v), chunks.weights(), strict=False):
-        mapped = chunks.keys(k_c, w_c)
-        total.baddbmm_(mapped.mT, chunks.plain("values", v_c))
+    parts = zip(*map(chunks.per_key, (k, v)), chunks.weights(), strict=True)
+    for k_p, v_p, w_p in parts:
+        mapped = chunks.keys(k_p, w_p)
+        total.baddbmm_(mapped.mT, chunks.plain("values", v_p))
         norm += mapped.sum(1, keepdim=True)
     return total.view(s.shape), norm.view(z.shape)
 
@@ -43,13 +43,13 @@ def absorb(
 @torch.library.custom_op("polyattn::linear_read", mutates_args=())
 def read(q: Tensor, s: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """What q (B, H, L, D) reads, (B, H, L, V), and its denominators (B, H, L, 1)."""
-    chunks = Chunks(s)
+    chunks = Chunks(s, q.shape[2], whole=True)
     total, norm = sums(s, z)
     out, dens = q.new_empty(*q.shape[:3], s.shape[3]), s.new_empty(*q.shape[:3], 1)
-    for q_c, out_c, den_c in zip(*map(chunks.per_query, (q, out, dens)), strict=True):
-        mapped = chunks.queries(q_c)
+    for q_p, out_p, den_p in zip(*map(chunks.per_query, (q, out, dens)), strict=True):
+        mapped = chunks.queries(q_p)
         num = chunks.product("num", mapped, total)
-        divide(num, mapped.mul_(norm).sum(-1, keepdim=True), out_c, den_c)
+        divide(num, mapped.mul_(norm).sum(-1, keepdim=True), out_p, den_p)
     return out, dens
 
 
@@ -61,20 +61,20 @@ def scan(
 
     Returns the output (B, H, L, V), its denominators (B, H, L, 1) and the state afterwards.
     """
-    chunks = Chunks(s, keep)
-    total, norm = sums(s, z)
+    chunks = Chunks(s, k.shape[2], keep)
+    total = sums(s, z)
     out, dens = q.new_empty(*q.shape[:3], v.shape[3]), s.new_empty(*q.shape[:3], 1)
-    parts = (*map(chunks.per_query, (q, out, dens)), *map(cut, (k, v)))
-    for q_c, out_c, den_c, k_c, v_c, w_c in zip(*parts, chunks.weights(), strict=False):
-        mapped_q, mapped_k = chunks.queries(q_c), chunks.keys(k_c, w_c)
-        values = chunks.plain("values", v_c)
+    parts = (*map(chunks.per_query, (q, out, dens)), *map(chunks.per_key, (k, v)))
+    for q_p, out_p, den_p, k_p, v_p, w_p in zip(*parts, chunks.weights(), strict=True):
+        mapped_q, mapped_k = chunks.queries(q_p), chunks.keys(k_p, w_p)
+        values, gain = chunks.plain("values", v_p), mapped_k.sum(1, keepdim=True)
         scores = chunks.scores("scores", mapped_q, mapped_k)
-        num = chunks.product("num", mapped_q, total).baddbmm_(scores, values)
+        found, norm = chunks.before(total, mapped_k, values, gain)
+        num = chunks.product("num", mapped_q, found).baddbmm_(scores, values)
         den = scores.sum(-1, keepdim=True).add_(mapped_q.mul_(norm).sum(-1, keepdim=True))
-        divide(num, den, out_c, den_c)
-        total.baddbmm_(mapped_k.mT, values)
-        norm += mapped_k.sum(1, keepdim=True)
-    return out, dens, total.view(s.shape), norm.view(z.shape)
+        divide(num, den, out_p, den_p)
+        chunks.after(total, mapped_k, values, gain)
+    return out, dens, total[0].view(s.shape), total[1].view(z.shape)
 
 
 @absorb.register_fake

@@ -17,7 +17,7 @@ import polyattn
 from polyattn import Mask, RecurrentState, Sizes
 from polyattn.errors import ConfigError, Unsupported
 from polyattn.measure.memory import peak_bytes
-from polyattn_plugins import linear_kernel
+from polyattn_plugins import linear_chunks, linear_kernel
 from polyattn_plugins.linear import Linear
 
 HEADS, KEY_HEADS, WIDTH, VALUE = 4, 2, 5, 3
@@ -105,6 +105,19 @@ def test_over_all_keys_equals_the_definition(queries: int, keys: int, padded: bo
     mask = Mask.padding(real) if padded else Mask.full()
     variant = Linear()
     assert_same(variant(*x, mask), variant.expected(*x, mask), x)
+
+
+@pytest.mark.parametrize("rows", [1, 512])
+@pytest.mark.parametrize("mask", [Mask.causal(), Mask.full()], ids=["causal", "full"])
+def test_chunks_go_together_or_one_by_one(
+    rows: int, mask: Mask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where heads are many each chunk goes alone; here two of them, and a rest, or each alone."""
+    monkeypatch.setattr(linear_chunks, "ROWS", rows)
+    x, variant = qkv(330, 330), Linear()
+    keep = torch.rand(2, 330, generator=torch.Generator().manual_seed(3)) > 0.3
+    for m in (mask, mask & Mask.padding(keep)):
+        assert_same(variant(*x, m), variant.expected(*x, m), x)
 
 
 @pytest.mark.parametrize("prefix", [1, 5, 30, 70, 90, 500])
