@@ -178,13 +178,18 @@ def _length(subject: Subject, length: int) -> Iterator[Check]:
     if fitted != length:
         return
     check = local.check_length_not_multiple_of_block
-    for causal in (False, True):
-        if causal and claims.causal == "no":
-            continue
-        if not causal and claims.causal == "required":
-            continue
-        label = f"length{length}{'-causal' if causal else ''}"
-        yield planned(check, label, subject, length, causal)
+    if claims.causal == "yes":
+        yield planned(check, f"length{length}-causal", subject, length, ("causal",))
+    yield planned(check, f"length{length}", subject, length)
+    if length not in MASKED_LENGTHS or not subject.has_definition:
+        return
+    for part in single_parts(subject):
+        if part != "causal":
+            yield planned(check, f"length{length}-{part}", subject, length, (part,))
+
+
+MASKED_LENGTHS = (129, 257)
+"""Long enough for code that takes many blocks at once; with every kind of mask."""
 
 
 def heads_checks(subject: Subject) -> Iterator[Check]:

@@ -23,8 +23,9 @@ def random_keep(*size: int, seed: int) -> Tensor:
 
 
 def padding_keep(shape: Shape, *, left: bool = False) -> Tensor:
-    """(B, S): sample b has b of its keys padded (at least one stays), on one side."""
-    padded = torch.arange(shape.batch).clamp(max=shape.keys - 1).unsqueeze(1)
+    """(B, S): sample b has b eighths of its keys padded (at least one stays), on one side."""
+    step = max(1, shape.keys // 8)
+    padded = (torch.arange(shape.batch) * step).clamp(max=shape.keys - 1).unsqueeze(1)
     slots = torch.arange(shape.keys)
     return slots >= padded if left else slots < shape.keys - padded
 
@@ -34,7 +35,7 @@ def segment_ids(shape: Shape) -> tuple[Tensor, Tensor]:
 
     The queries are the last L positions, so that every one finds its own segment among the keys.
     """
-    cut = (torch.arange(shape.batch) + 2).unsqueeze(1)
+    cut = (torch.arange(shape.batch) + max(2, shape.keys // 3)).unsqueeze(1)
     ids = (torch.arange(max(shape.queries, shape.keys)) >= cut).long()
     return ids[:, ids.shape[1] - shape.queries :], ids[:, ids.shape[1] - shape.keys :]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from polyattn.capabilities import Part
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, Shape
 from polyattn.testing.checks.causality import row_gradients
 from polyattn.testing.compare import against_definition, output_tolerance
-from polyattn.testing.masks import needed
+from polyattn.testing.masks import combine, needed
 from polyattn.testing.numerics import compare, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import Instance, Subject
@@ -78,13 +79,15 @@ def _runs(seen: Tensor) -> str:
     ),
     claim="lengths",
 )
-def check_length_not_multiple_of_block(subject: Subject, length: int, causal: bool) -> None:
+def check_length_not_multiple_of_block(
+    subject: Subject, length: int, parts: tuple[Part, ...] = ()
+) -> None:
     shape = subject.fit(
-        Shape(name="", batch=1, heads=1, queries=length, keys=length, head_dim=4, value_dim=3)
+        Shape(name="", heads=1, queries=length, keys=length, head_dim=4, value_dim=3)
     )
     sample, instance = subject.draw(shape), subject.at(shape)
-    if causal:
-        sample = sample.masked(sample.mask & Mask.causal())
+    wanted = sorted(subject.capabilities.requires | frozenset(parts))
+    sample = sample.masked(combine(wanted, shape))
     if subject.has_definition:
         against_definition(instance, sample)
     else:
