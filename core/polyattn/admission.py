@@ -12,14 +12,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
 from typing import ClassVar, TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
+from torch.compiler import is_compiling
 
 from polyattn import kit
 from polyattn.capabilities import Call, Capabilities, InputSize, Refusal, Sizes
 from polyattn.checked import Extent, check_inputs, check_tensors
 from polyattn.errors import ShapeError, Unsupported
-from polyattn.mask import Mask
+from polyattn.mask import Mask, as_mask
 
 Inputs = Mapping[str, Tensor]
 NO_INPUTS: Inputs = MappingProxyType({})
@@ -79,10 +79,25 @@ class Admission(nn.Module):
             raise Unsupported(self.label, refusals)
         return (self,)
 
-    def _quick(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        """A call whose every size, length included, was answered before; else a checked one."""
-        if inputs or torch.compiler.is_compiling():
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask | None = None,
+        inputs: Inputs = NO_INPUTS,
+    ) -> Tensor:
+        """Attention of q (B, H, L, D) over k (B, Hkv, S, D) and v (B, Hkv, S, Dv).
+
+        mask: a ``Mask``; None is the full one. inputs: the side inputs, by name.
+        Returns: (B, H, L, Dv) in the dtype of q; without keys, zeros.
+        Raises: ShapeError, MaskError, Unsupported (with its refusals).
+        """
+        # One frame, one look-up: a call of which every size was met before is felt otherwise.
+        mask = FULL if mask is None else as_mask(mask)
+        if inputs or is_compiling():
             return self._checked(q, k, v, mask, inputs)
+        tracked = is_grad_enabled()
         key = (
             q.shape,
             k.shape,
@@ -93,10 +108,9 @@ class Admission(nn.Module):
             q.device,
             k.device,
             v.device,
-            q.requires_grad or k.requires_grad or v.requires_grad,
-            torch.is_grad_enabled(),
+            tracked and (q.requires_grad or k.requires_grad or v.requires_grad),
             self.training,
-            None if mask is FULL else mask.signature,
+            None if mask is FULL else (mask.signature, tracked),
         )
         settled = self._settled.get(key)
         if settled is not None:
@@ -173,7 +187,7 @@ class Admission(nn.Module):
         state: bool,
     ) -> tuple[Admission, ...]:
         """The candidates for calls like this one, judged when first met."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return self._judge(q, k, v, mask, inputs, extent, state)
         key = (
             extent[1],
@@ -181,12 +195,12 @@ class Admission(nn.Module):
             q.dtype,
             q.device,
             # The next two as a call sees them: gradients asked for, dropout in force.
-            (q.requires_grad or k.requires_grad or v.requires_grad) and torch.is_grad_enabled(),
+            (q.requires_grad or k.requires_grad or v.requires_grad) and is_grad_enabled(),
             self._dropout and self.training,
             state,
             None if mask is FULL else mask.signature,
             any(x.requires_grad for x in inputs.values()) if inputs else False,
-            torch.is_grad_enabled() if mask.biases or inputs else False,
+            is_grad_enabled() if mask.biases or inputs else False,
         )
         known = self._answers.get(key)
         if known is None:
@@ -225,7 +239,7 @@ class Admission(nn.Module):
         lengths: bool = False,
     ) -> Call:
         _, heads, queries, keys, (head_dim, kv_heads, value_dim) = extent
-        tracked = torch.is_grad_enabled()
+        tracked = is_grad_enabled()
         longest = self.sizes.max_length if self.sizes else None
         return Call(
             device=q.device.type,

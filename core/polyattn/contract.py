@@ -35,7 +35,7 @@ __all__ = ["FeatureMapAttention", "Inputs", "SequenceAttention"]
 
 
 class SequenceAttention(Admission):
-    """Base class of every variant over sequences.
+    """Base class of every variant over sequences: ``variant(q, k, v, mask, inputs)``.
 
     config: its options; None takes the defaults. sizes: the head geometry, needed by variants
     with parameters of their own.
@@ -172,22 +172,6 @@ class SequenceAttention(Admission):
         return self._dropout if self.training else 0.0
 
     # What everybody calls
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask | None = None,
-        inputs: Inputs = NO_INPUTS,
-    ) -> Tensor:
-        """Attention of q (B, H, L, D) over k (B, Hkv, S, D) and v (B, Hkv, S, Dv).
-
-        mask: a ``Mask``; None is the full one. inputs: the side inputs, by name.
-        Returns: (B, H, L, Dv) in the dtype of q; without keys, zeros.
-        Raises: ShapeError, MaskError, Unsupported (with its refusals).
-        """
-        return self._quick(q, k, v, FULL if mask is None else as_mask(mask), inputs)
 
     def expected(
         self,

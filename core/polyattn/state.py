@@ -6,6 +6,7 @@ be extended twice (beams, forks), reordered, or kept for a second turn.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from polyattn.errors import MaskError, ShapeError
 from polyattn.mask import Mask
 
 _CAUSAL = Mask.causal()
+_SLOTS = 4096  # positions of a buffer for each of which a view is worth keeping
 
 
 class State(ABC):
@@ -65,9 +67,14 @@ class _Buffer:
     tensors: dict[str, Tensor]
     tip: list[int]
 
-    @property
+    @functools.cached_property
     def capacity(self) -> int:
         return next(iter(self.tensors.values())).shape[2]
+
+    @functools.cached_property
+    def _slots(self) -> dict[str, tuple[Tensor, ...]]:
+        """A view of each position, made all at once: one at a time costs more than the copy."""
+        return {name: torch.split(tensor, 1, dim=2) for name, tensor in self.tensors.items()}
 
     @property
     def nbytes(self) -> int:
@@ -75,10 +82,12 @@ class _Buffer:
 
     def claim(self, position: int, tokens: int) -> bool:
         """Is there room for these tokens at this position, and nobody else writing there?"""
-        first = next(iter(self.tensors.values()))
-        if position + tokens > first.shape[2]:
+        if position + tokens > self.capacity:
             return False
-        if first.is_inference() and not torch.is_inference_mode_enabled():
+        if (
+            next(iter(self.tensors.values())).is_inference()
+            and not torch.is_inference_mode_enabled()
+        ):
             return False
         try:
             self.tip.remove(position)
@@ -88,6 +97,10 @@ class _Buffer:
         return True
 
     def write(self, new: Mapping[str, Tensor], position: int, tokens: int) -> None:
+        if tokens == 1 and self.capacity <= _SLOTS:
+            for name, slots in self._slots.items():
+                slots[position].copy_(new[name])
+            return
         for name, tensor in self.tensors.items():
             tensor.narrow(2, position, tokens).copy_(new[name])
 

@@ -106,17 +106,12 @@ class Sdpa(SequenceAttention):
     Config = SoftmaxConfig
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        attn_mask, is_causal = _lowered(mask, q, k)
+        attn_mask, is_causal = (None, False) if mask.is_full else _lowered(mask, q, k)
+        p = self._dropout if self.training else 0.0
+        if q.size(1) == k.size(1):
+            return scaled_dot_product_attention(q, k, v, attn_mask, p, is_causal, scale=self._scale)
         return scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask,
-            self._dropout if self.training else 0.0,
-            is_causal,
-            scale=self._scale,
-            # A comparison of two dynamic sizes is a symbol, which export rejects as a flag.
-            enable_gqa=True if q.size(1) != k.size(1) else False,  # noqa: SIM210
+            q, k, v, attn_mask, p, is_causal, scale=self._scale, enable_gqa=True
         )
 
 
@@ -167,7 +162,7 @@ class Flash(SequenceAttention):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         if q.is_cuda:
             return _flash_on_cuda(q, k, v, mask, self._scale)
-        attn_mask, is_causal = _lowered(mask, q, k)
+        attn_mask, is_causal = (None, False) if mask.is_full else _lowered(mask, q, k)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _as_bias(attn_mask, q.dtype)
         # The name in `torch`, not in `torch.ops`: a third faster to call.
@@ -199,15 +194,13 @@ def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | N
 
 def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
     """The mask as PyTorch's pair: a tensor (bool, or added to the logits), and its causal flag."""
-    if mask.is_full:
-        return None, False
     batch, heads, queries, _ = q.shape
     keys = k.shape[2]
     if mask.prefix == 0 and (queries == keys or queries == 1):
         # Its flag counts from the first key, and costs half of what a tensor does.
         rest = mask.without("causal")
         if rest.is_full:
-            return None, True if queries > 1 else False  # noqa: SIM210  (see enable_gqa)
+            return None, True if queries > 1 else False  # noqa: SIM210
         if queries == 1:
             mask = rest
     keep = mask.keep(queries, keys, batch, heads, q.device)
