@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, Self, TypeVar
 
 from torch import Tensor, is_grad_enabled, nn
 from torch.compiler import is_compiling
@@ -18,8 +18,9 @@ from torch.compiler import is_compiling
 from polyattn import kit
 from polyattn.capabilities import Call, Capabilities, InputSize, Refusal, Sizes
 from polyattn.checked import Extent, check_inputs, check_tensors
-from polyattn.errors import ShapeError, Unsupported
+from polyattn.errors import ConfigError, ShapeError, Unsupported
 from polyattn.mask import Mask, as_mask
+from polyattn.state import RecurrentState, State, tracks
 
 Inputs = Mapping[str, Tensor]
 NO_INPUTS: Inputs = MappingProxyType({})
@@ -28,11 +29,22 @@ _REMEMBERED = 512
 T = TypeVar("T")
 
 
+class Asked(NamedTuple):
+    """One call, with its sizes read off."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Mask
+    inputs: Inputs
+    extent: Extent
+
+
 class Admission(nn.Module):
     """The base of ``SequenceAttention`` that an author need not read."""
 
     side_inputs: ClassVar[Mapping[str, InputSize]] = {}
-    refuses_by_length: ClassVar[bool] = False
+    refuses_by_length: bool = False
     sizes: Sizes | None
     claims: Capabilities
     _dropout: float
@@ -119,10 +131,18 @@ class Admission(nn.Module):
             return settled.attend(q, k, v, mask, inputs)
         out = self._checked(q, k, v, mask, inputs)
         if q.shape[1] == k.shape[1] and out.numel() and k.shape[2]:
-            _remember(
-                self._settled, key, self._choose(q, k, v, mask, inputs, check_tensors(q, k, v))
-            )
+            chosen = self._choose(Asked(q, k, v, mask, inputs, check_tensors(q, k, v)))
+            _remember(self._settled, key, chosen)
         return out
+
+    def __getstate__(self) -> dict[str, object]:
+        """Copies judge for themselves: what is remembered names this module, with its weights."""
+        return {**self.__dict__, "_answers": {}, "_settled": {}}
+
+    def _replicate_for_data_parallel(self) -> Self:
+        replica: Self = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica._answers, replica._settled = {}, {}
+        return replica
 
     def _checked(
         self,
@@ -134,28 +154,21 @@ class Admission(nn.Module):
         by_definition: bool = False,
     ) -> Tensor:
         """Check a call and answer it."""
+        return self._answer(self._fitting(q, k, v, mask, inputs), by_definition)
+
+    def _fitting(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Asked:
+        """The call, once its tensors are seen to fit each other."""
         extent = check_tensors(q, k, v)
         if mask is not FULL:
             mask.check(*extent[:4], q.device)
         if self.side_inputs or inputs:
             check_inputs(self.label, self.side_inputs, inputs, q, k, v)
-        return self._answer(q, k, v, mask, inputs, extent, by_definition)
+        return Asked(q, k, v, mask, inputs, extent)
 
-    def _answer(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        inputs: Inputs,
-        extent: Extent,
-        by_definition: bool = False,
-    ) -> Tensor:
+    def _answer(self, asked: Asked, by_definition: bool = False) -> Tensor:
         """Find who answers, settle what shapes alone decide, and have it answered."""
-        chosen = self._known(q, k, v, mask, inputs, extent, False)[0]
-        if chosen.refuses_by_length:
-            chosen = self._choose(q, k, v, mask, inputs, extent)
-        batch, heads, queries, keys, (_, kv_heads, _) = extent
+        chosen = self._choose(asked)
+        q, k, v, mask, inputs, (batch, heads, queries, keys, (_, kv_heads, _)) = asked
         if not (batch and queries and keys):
             return nothing(q, k, v)
         if heads != kv_heads and chosen.claims.grouped_heads != "native":
@@ -165,82 +178,53 @@ class Admission(nn.Module):
             return chosen.reference(q, k, v, mask, inputs)
         return chosen.attend(q, k, v, mask, inputs)
 
-    def _choose(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs, extent: Extent
-    ) -> Admission:
-        for candidate in self._known(q, k, v, mask, inputs, extent, False):
+    def _choose(self, asked: Asked) -> Admission:
+        _, _, queries, keys, _ = asked.extent
+        for candidate in self._known(asked, state=False):
             if not candidate.refuses_by_length or not tuple(
-                candidate.refuse_lengths(extent[2], extent[3], mask.span)
+                candidate.refuse_lengths(queries, keys, asked.mask.span)
             ):
                 return candidate
-        call = self._call(q, k, v, mask, inputs, extent, state=False, lengths=True)
-        raise Unsupported(self.label, self.refusals(call))
+        raise Unsupported(self.label, self.refusals(self._call(asked, state=False, lengths=True)))
 
-    def _known(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        inputs: Inputs,
-        extent: Extent,
-        state: bool,
-    ) -> tuple[Admission, ...]:
+    def _known(self, asked: Asked, *, state: bool) -> tuple[Admission, ...]:
         """The candidates for calls like this one, judged when first met."""
         if is_compiling():
-            return self._judge(q, k, v, mask, inputs, extent, state)
+            return self._judge(asked, state)
+        q, k, v, mask, inputs, extent = asked
+        tracked = is_grad_enabled()
         key = (
             extent[1],
             extent[4],
             q.dtype,
             q.device,
-            # The next two as a call sees them: gradients asked for, dropout in force.
-            (q.requires_grad or k.requires_grad or v.requires_grad) and is_grad_enabled(),
-            self._dropout and self.training,
+            tracked,
+            q.requires_grad or k.requires_grad or v.requires_grad,
+            any(x.requires_grad for x in inputs.values()),
+            self.training,
             state,
-            None if mask is FULL else mask.signature,
-            any(x.requires_grad for x in inputs.values()) if inputs else False,
-            is_grad_enabled() if mask.biases or inputs else False,
+            mask.signature,
         )
         known = self._answers.get(key)
         if known is None:
-            known = self._judge(q, k, v, mask, inputs, extent, state)
+            known = self._judge(asked, state)
             _remember(self._answers, key, known)
         return known
 
-    def _judge(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        inputs: Inputs,
-        extent: Extent,
-        state: bool,
-    ) -> tuple[Admission, ...]:
-        call = self._call(q, k, v, mask, inputs, extent, state=state)
+    def _judge(self, asked: Asked, state: bool) -> tuple[Admission, ...]:
+        call = self._call(asked, state=state)
         if self.sizes is not None and self.sizes != call.sizes:
             raise ShapeError(f"{self.label}: built for {self.sizes}, got tensors of {call.sizes}")
-        unsaid = tuple(refuse_in_steps(mask)) if state else ()
+        unsaid = tuple(refuse_in_steps(asked.mask)) if state else ()
         if unsaid:
             raise Unsupported(self.label, unsaid)
         return self.candidates(call)
 
-    def _call(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Mask,
-        inputs: Inputs,
-        extent: Extent,
-        *,
-        state: bool,
-        lengths: bool = False,
-    ) -> Call:
+    def _call(self, asked: Asked, *, state: bool, lengths: bool = False) -> Call:
+        q, k, v, mask, inputs, extent = asked
         _, heads, queries, keys, (head_dim, kv_heads, value_dim) = extent
-        tracked = is_grad_enabled()
         longest = self.sizes.max_length if self.sizes else None
+        biases = mask.biases if mask.slopes is None else (*mask.biases, mask.slopes)
         return Call(
             device=q.device.type,
             dtype=q.dtype,
@@ -251,25 +235,33 @@ class Admission(nn.Module):
             prefix=mask.prefix,
             window=mask.span,
             dropout=self.dropout_p,
-            grad=tracked and any(x.requires_grad for x in (q, k, v, *inputs.values())),
-            bias_grad=tracked and any(x.requires_grad for x in mask.biases),
+            grad=tracks(q, k, v, *inputs.values()),
+            bias_grad=tracks(*biases),
             state=state,
         )
 
-    def _checked_chunk(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> bool:
+    def _fitting_chunk(
+        self, q: Tensor, k: Tensor, v: Tensor, state: State, mask: Mask, inputs: Inputs
+    ) -> bool:
         """Check the new tokens of a decoding step; False if there are none to answer."""
-        extent = check_tensors(q, k, v)
-        batch, _, queries, keys, _ = extent
+        asked = self._fitting(q, k, v, mask, inputs)
+        batch, _, queries, keys, _ = asked.extent
         if queries != keys:
             raise ShapeError(
                 f"extend: expected as many new keys as new queries, got L = {queries} and "
                 f"S = {keys}; keys of another sequence are attended to by forward"
             )
-        if mask is not FULL:
-            mask.check(*extent[:4], q.device)
-        if self.side_inputs or inputs:
-            check_inputs(self.label, self.side_inputs, inputs, q, k, v)
-        self._known(q, k, v, mask, inputs, extent, True)
+        self._known(asked, state=True)
+        if not isinstance(state, State):
+            raise ConfigError(
+                f"extend: expected a state from {self.label}.new_state, got {type(state).__name__}"
+            )
+        if isinstance(state, RecurrentState) != (self.claims.state == "recurrent"):
+            raise ConfigError(
+                f"extend: {type(state).__name__} is the state of another variant; expected one "
+                f"from {self.label}.new_state"
+            )
+        state.check(q, k, v)
         return bool(batch and queries)
 
 

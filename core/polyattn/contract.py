@@ -15,7 +15,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from polyattn.admission import FULL, NO_INPUTS, Admission, Inputs, nothing
+from polyattn.admission import FULL, NO_INPUTS, Admission, Asked, Inputs, nothing
 from polyattn.capabilities import (
     Call,
     Capabilities,
@@ -44,8 +44,6 @@ class SequenceAttention(Admission):
 
     capabilities: ClassVar[Capabilities]
     side_inputs: ClassVar[Mapping[str, InputSize]] = {}
-    refuses_by_length: ClassVar[bool] = False
-    """True where ``refuse_lengths`` is overridden; a rule in the claims is seen anyway."""
 
     class Config(Options):
         """``scale``: factor of the logits, default 1/sqrt(D). ``dropout``: on the attention
@@ -66,8 +64,11 @@ class SequenceAttention(Admission):
         self.claims = type(self).capabilities_for(self.config)
         self._scale: float | None = getattr(self.config, "scale", None)
         self._dropout: float = getattr(self.config, "dropout", 0.0)
-        if not (self.claims.lengths.any and self.claims.unequal_lengths):
-            self.refuses_by_length = True  # type: ignore[misc]
+        self.refuses_by_length = (
+            type(self).refuse_lengths is not SequenceAttention.refuse_lengths
+            or not self.claims.lengths.any
+            or not self.claims.unequal_lengths
+        )
         refusals = self.refusals(Call(sizes=sizes, dropout=self._dropout))
         if refusals:
             raise Unsupported(self.label, refusals)
@@ -123,10 +124,10 @@ class SequenceAttention(Admission):
 
         This one attends over all keys that a key-value state holds.
         """
-        held, over_all, state = state.append({**inputs, "k": k, "v": v}, mask)
+        held, over_all, state = state.append({**inputs, "k": k, "v": v}, mask, q)
         keys, values = held.pop("k"), held.pop("v")
         extent = check_tensors(q, keys, values)
-        return self._answer(q, keys, values, over_all, held, extent), state
+        return self._answer(Asked(q, keys, values, over_all, held, extent)), state
 
     def refuse(self, call: Call) -> Iterable[Refusal]:
         """Refusals beyond the claims: conditions and pairs. A field that is None is not judged.
@@ -218,7 +219,7 @@ class SequenceAttention(Admission):
         Returns: (B, H, L, Dv) and the state afterwards; the given state stays as it was.
         """
         mask = FULL if mask is None else as_mask(mask)
-        if not self._checked_chunk(q, k, v, mask, inputs):
+        if not self._fitting_chunk(q, k, v, state, mask, inputs):
             return nothing(q, k, v), state
         return self.step(q, k, v, state, mask, inputs)
 

@@ -23,6 +23,11 @@ __all__ = ["Blueprint", "Explanation", "create", "explain", "resolve", "weights"
 
 Attention = SequenceAttention | FeatureMapAttention
 
+_BASES: Mapping[str, type[Attention]] = {
+    "sequence": SequenceAttention,
+    "feature_map": FeatureMapAttention,
+}
+
 
 @dataclass(frozen=True)
 class Blueprint:
@@ -57,8 +62,9 @@ class Blueprint:
         for name, cls in self._members.items():
             try:
                 members[name] = cls(self.config, size)
-            except Unsupported as error:
-                unusable[name] = str(error)
+            except Exception as error:
+                # Whatever a member's own code does wrong, the others still serve.
+                unusable[name] = str(error) or type(error).__name__
         return Operation(self.name, members, self.config, size, unusable)
 
 
@@ -100,7 +106,7 @@ def resolve(
     place = where or name
     if isinstance(entry.spec, OperationSpec):
         config = _config(load_target(entry.spec.config), given, place)
-        members, unusable = _member_classes(registry, entry.spec.name)
+        members, unusable = _member_classes(registry, entry)
         return Blueprint(name, "sequence", config, None, members, unusable)
     if not isinstance(entry.spec, VariantSpec):
         raise ConfigError(f"{name!r} is a preset of a preset; name a variant or an operation")
@@ -124,20 +130,26 @@ class Explanation:
 def explain(
     name: str | None = None,
     call: Call | None = None,
+    options: Mapping[str, Any] | None = None,
     *,
     registry: Registry | None = None,
-    **options: Any,
 ) -> tuple[Explanation, ...]:
     """What every variant (or one, or the members of one operation) says to a call.
 
+    options: those of the one that is named.
     A variant that cannot be built or loaded has its ``problem`` in the place of refusals.
     """
     registry = registry or discover()
     call = call or Call()
+    options = dict(options or {})
+    if name is None and options:
+        raise ConfigError(
+            f"explain: got the options {sorted(options)}, but no name; name a variant"
+        )
     if name is not None:
         entry = registry.find(name)
         if isinstance(entry.spec, OperationSpec):
-            names = _names_of(registry, registry.members(entry.spec.name))
+            names = [name for name, _ in _named_members(registry, entry)]
             explained = tuple(_explained(n, options, call, registry) for n in names)
             return (_operation_row(name, options, call, registry), *explained)
         return (_explained(name, options, call, registry),)
@@ -198,12 +210,15 @@ def _class_of(entry: Entry) -> type[Attention]:
 
 
 def _member_classes(
-    registry: Registry, operation: str
+    registry: Registry, operation: Entry
 ) -> tuple[dict[str, type[SequenceAttention]], dict[str, str]]:
     """The members' classes in order, and why some could not be loaded: others still serve."""
-    classes, unusable = {}, {}
-    members = registry.members(operation)
-    for name, member in zip(_names_of(registry, members), members, strict=True):
+    classes: dict[str, type[SequenceAttention]] = {}
+    unusable: dict[str, str] = {}
+    for name, member in _named_members(registry, operation):
+        if name in classes:
+            unusable[f"{name} of {member.label}"] = "declared twice; the first serves"
+            continue
         try:
             classes[name] = _sequence_class(member)
         except Unavailable as error:
@@ -211,10 +226,11 @@ def _member_classes(
     return classes, unusable
 
 
-def _names_of(registry: Registry, entries: tuple[Entry, ...]) -> list[str]:
-    """The names to ask for: with the distribution where two bring the same one."""
-    keys = {id(entry): key for key, entry in registry.variants.items()}
-    return [keys[id(entry)] for entry in entries]
+def _named_members(registry: Registry, operation: Entry) -> list[tuple[str, Entry]]:
+    """In order: with the distribution in the name where two bring the same one."""
+    members = registry.members(operation.full_name)
+    bare = [member.name for member in members]
+    return [(m.name if bare.count(m.name) == 1 else m.full_name, m) for m in members]
 
 
 def _sequence_class(entry: Entry) -> type[SequenceAttention]:
@@ -239,9 +255,11 @@ def _explained(
 def _operation_row(
     name: str, options: Mapping[str, Any], call: Call, registry: Registry
 ) -> Explanation:
-    operation = resolve(name, options, registry=registry).build(call.sizes)
-    assert isinstance(operation, Operation)
     try:
+        operation = resolve(name, options, registry=registry).build(call.sizes)
+        assert isinstance(operation, Operation)
         return Explanation(name, (), chosen=operation.choose(call).name)
     except Unsupported as error:
         return Explanation(name, error.refusals)
+    except PolyattnError as error:
+        return Explanation(name, (), problem=str(error))

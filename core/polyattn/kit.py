@@ -45,8 +45,14 @@ def merge_by_lse(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor
     if not parts:
         raise ValueError("merge_by_lse: expected at least one (output, lse) pair, got none")
     lse = torch.stack([lse for _, lse in parts])
-    total = torch.logsumexp(lse, dim=0)
-    shares = masked_softmax(lse.movedim(0, -1)).movedim(-1, 0)
+    top = lse.detach().amax(dim=0)
+    top = top.masked_fill(top == -torch.inf, 0.0)
+    odds = (lse - top).exp()
+    summed = odds.sum(dim=0)
+    shares = safe_divide(odds, summed)
+    # The logarithm of an empty sum is never formed: its gradient would be inf * 0.
+    empty = summed == 0
+    total = summed.masked_fill(empty, 1.0).log().masked_fill(empty, -torch.inf) + top
     merged = torch.stack([out for out, _ in parts]).mul(shares.unsqueeze(-1)).sum(dim=0)
     return merged, total
 

@@ -13,11 +13,11 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from polyattn.admission import Admission, Inputs
+from polyattn.admission import Admission, Asked, Inputs
 from polyattn.capabilities import Call, Capabilities, Lengths, Refusal, Sizes, Support
 from polyattn.checked import check_tensors
 from polyattn.contract import SequenceAttention
-from polyattn.errors import ConfigError, Unavailable, Unsupported
+from polyattn.errors import Unavailable, Unsupported
 from polyattn.mask import Mask
 from polyattn.options import Options
 
@@ -51,23 +51,19 @@ class Operation(SequenceAttention):
         unusable: Mapping[str, str] | None = None,
     ) -> None:
         Admission.__init__(self)
-        if not members:
-            reasons = (
-                "; ".join(f"{n}: {why}" for n, why in (unusable or {}).items()) or "none known"
-            )
-            raise Unavailable(f"operation {name!r} has no member that can be used here: {reasons}")
+        self.unusable = dict(unusable or {})
         for member_name, member in members.items():
             if next(member.parameters(), None) is not None:
-                raise ConfigError(
-                    f"{member_name!r} has parameters, so it cannot be a member of {name!r}; "
-                    "register it as a variant of its own"
-                )
+                self.unusable[member_name] = "has parameters; register it as a variant of its own"
+        members = {n: member for n, member in members.items() if n not in self.unusable}
+        if not members:
+            told = "; ".join(f"{n}: {why}" for n, why in self.unusable.items()) or "none known"
+            raise Unavailable(f"operation {name!r} has no usable member: {told}")
         self.name = name
         self.config = config
         self.sizes = sizes
         self._scale = getattr(config, "scale", None)
         self._dropout = getattr(config, "dropout", 0.0)
-        self.unusable = dict(unusable or {})
         self.names = tuple(members)
         self.members = nn.ModuleList(members.values())
         self.claims = reduce(_either, (member.claims for member in members.values()))
@@ -112,12 +108,12 @@ class Operation(SequenceAttention):
         return tuple(_told_apart(found))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        return self._choose(q, k, v, mask, inputs, check_tensors(q, k, v)).attend(
+        return self._choose(Asked(q, k, v, mask, inputs, check_tensors(q, k, v))).attend(
             q, k, v, mask, inputs
         )
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        return self._choose(q, k, v, mask, inputs, check_tensors(q, k, v)).reference(
+        return self._choose(Asked(q, k, v, mask, inputs, check_tensors(q, k, v))).reference(
             q, k, v, mask, inputs
         )
 

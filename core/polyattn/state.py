@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from polyattn.capabilities import Sizes
 from polyattn.errors import MaskError, ShapeError
 from polyattn.mask import Mask
 
 _CAUSAL = Mask.causal()
 _SLOTS = 4096  # positions of a buffer for each of which a view is worth keeping
+
+
+def tracks(*tensors: Tensor) -> bool:
+    """Will gradients flow through any of these?"""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
 class State(ABC):
@@ -31,6 +37,13 @@ class State(ABC):
     @abstractmethod
     def nbytes(self) -> int: ...
 
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Raise ShapeError unless new tokens q (B, H, L, D), k, v (B, Hkv, L, ...) continue this.
+
+        Sizes, dtype and device must be those of the tokens before.
+        """
+        return None
+
     @abstractmethod
     def reorder(self, index: Tensor) -> Self:
         """The state whose sample ``b`` is this state's sample ``index[b]``; index: (B',)."""
@@ -38,10 +51,37 @@ class State(ABC):
 
 @dataclass(frozen=True, eq=False)
 class RecurrentState(State):
-    """A fixed set of tensors, each (B, ...), whose size does not depend on the length."""
+    """A fixed set of tensors, each (B, ...), whose size does not depend on the length.
+
+    sizes, dtype: of the tokens that it was made for; the tensors themselves may be wider.
+    """
 
     length: int
     tensors: Mapping[str, Tensor]
+    sizes: Sizes
+    dtype: torch.dtype
+
+    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        first = next(iter(self.tensors.values()))
+        came = (q.shape[0], q.shape[1], q.shape[3], k.shape[1], v.shape[3], q.dtype, q.device)
+        sizes = self.sizes
+        made = (
+            first.shape[0],
+            sizes.heads,
+            sizes.head_dim,
+            sizes.kv_heads,
+            sizes.value_dim,
+            self.dtype,
+            first.device,
+        )
+        if came != made:
+            names = ("batch", "heads", "head_dim", "kv_heads", "value_dim", "dtype", "device")
+            told = ", ".join(
+                f"{name} = {is_} where the state has {was}"
+                for name, is_, was in zip(names, came, made, strict=True)
+                if is_ != was
+            )
+            raise ShapeError(f"extend: {told}; new_state starts afresh")
 
     @property
     def nbytes(self) -> int:
@@ -148,14 +188,19 @@ class KeyValueState(State):
             _ids=pick(self._ids),
         )
 
-    def append(self, new: Mapping[str, Tensor], mask: Mask) -> tuple[dict[str, Tensor], Mask, Self]:
+    def append(
+        self, new: Mapping[str, Tensor], mask: Mask, queries: Tensor
+    ) -> tuple[dict[str, Tensor], Mask, Self]:
         """Add tokens. new: key-like tensors (B, H, tokens, width). mask: of the new tokens.
 
+        queries: of the new tokens; with gradients on, what they see is never written to again.
         Returns: the tensors over all keys still visible, the mask over them (causal added), and
         the state afterwards. Raises: ShapeError where the new tokens do not fit the old.
         """
         tokens = next(iter(new.values())).shape[2]
-        buffer, start, stop = self._with_room(new, tokens)
+        slopes = () if mask.slopes is None else (mask.slopes,)
+        graph = tracks(queries, *new.values(), *slopes, *self._tensors())
+        buffer, start, stop = self._with_room(new, tokens, graph)
         held = buffer.view(start, stop)
         real = ids = None
         if not mask.is_full or self._real is not None or self._ids is not None:
@@ -169,12 +214,14 @@ class KeyValueState(State):
         cls, length = type(self), self.length + tokens
         return held, over_all, cls(length, self.reach, buffer, (start, stop), real, ids)
 
-    def _with_room(self, new: Mapping[str, Tensor], tokens: int) -> tuple[_Buffer, int, int]:
+    def _with_room(
+        self, new: Mapping[str, Tensor], tokens: int, graph: bool
+    ) -> tuple[_Buffer, int, int]:
         """A buffer that holds the old and the new tokens, and the span they lie in."""
         buffer, (start, stop) = self._buffer, self._span
         if buffer is not None:
             _check_fit(buffer, new)
-        if self._needs_graph(new):
+        if graph:
             whole = dict(new)
             if buffer is not None:
                 old = buffer.view(start, stop)
@@ -185,11 +232,8 @@ class KeyValueState(State):
         buffer.write(new, stop, tokens)
         return buffer, start, stop + tokens
 
-    def _needs_graph(self, new: Mapping[str, Tensor]) -> bool:
-        if not torch.is_grad_enabled():
-            return False
-        held = self._buffer.tensors if self._buffer else {}
-        return any(t.requires_grad for t in (*new.values(), *held.values()))
+    def _tensors(self) -> Iterable[Tensor]:
+        return self._buffer.tensors.values() if self._buffer else ()
 
     def _moved(self, new: Mapping[str, Tensor], tokens: int) -> _Buffer:
         """A buffer with room to double, holding what this state still sees."""

@@ -110,20 +110,13 @@ class GatedLinear(SequenceAttention):
         weights = torch.einsum("bhld,bhsd,bhlsd->bhls", q, k, survives)
         return self.scale_for(q.shape[3]) * torch.einsum("bhls,bhsv->bhlv", weights, v)
 
-    def new_state(
-        self,
-        batch: int,
-        sizes: Sizes | None = None,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+    def start(
+        self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
     ) -> State:
         """The state before any token: s (B, Hkv, D, Dv), zeros."""
-        super().new_state(batch, sizes, dtype=dtype, device=device)
-        exact = kit.accumulation_dtype(dtype)
-        return RecurrentState(
-            0, {"s": self._zeros(batch, sizes or self.require_sizes(), exact, device)}
-        )
+        sizes = sizes or self.require_sizes()
+        s = self._zeros(batch, sizes, kit.accumulation_dtype(dtype), device)
+        return RecurrentState(0, {"s": s}, sizes, dtype)
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
@@ -134,7 +127,7 @@ class GatedLinear(SequenceAttention):
             out, s = _one_token(q, k, v, decay, s, scale)
         else:
             out, s = scan(q, k, v, decay, s, scale)
-        return out, RecurrentState(state.length + q.shape[2], {"s": s})
+        return out, state.advance(q.shape[2], {"s": s})
 
     def _entering(self, k: Tensor, gate: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and log decays (B, Hkv, S, D): both zero for padding."""

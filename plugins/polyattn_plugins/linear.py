@@ -84,23 +84,15 @@ class Linear(SequenceAttention):
         total = weights.sum(-1, keepdim=True)
         return torch.einsum("bhls,bhsv->bhlv", weights / torch.where(total > 0, total, 1.0), v)
 
-    def new_state(
-        self,
-        batch: int,
-        sizes: Sizes | None = None,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+    def start(
+        self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
     ) -> State:
         """The sums over no key: s (B, Hkv, D, Dv) and z (B, Hkv, 1, D)."""
-        super().new_state(batch, sizes, dtype=dtype, device=device)
         sizes = sizes or self.require_sizes()
-        exact = kit.accumulation_dtype(dtype)
-        s = torch.zeros(
-            batch, sizes.kv_heads, sizes.head_dim, sizes.value_dim, dtype=exact, device=device
-        )
-        z = torch.zeros(batch, sizes.kv_heads, 1, sizes.head_dim, dtype=exact, device=device)
-        return RecurrentState(0, {"s": s, "z": z})
+        none = torch.empty(0, dtype=kit.accumulation_dtype(dtype), device=device)
+        s = none.new_zeros(batch, sizes.kv_heads, sizes.head_dim, sizes.value_dim)
+        z = none.new_zeros(batch, sizes.kv_heads, 1, sizes.head_dim)
+        return RecurrentState(0, {"s": s, "z": z}, sizes, dtype)
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
@@ -111,7 +103,7 @@ class Linear(SequenceAttention):
             out, _, s, z = scan(q, k, v, mask.real, s, z)
         else:
             out, s, z = _one_token(q, k, v, mask.real, s, z)
-        return out, RecurrentState(state.length + tokens, {"s": s, "z": z})
+        return out, state.advance(tokens, {"s": s, "z": z})
 
 
 def _tracked(*tensors: Tensor) -> bool:

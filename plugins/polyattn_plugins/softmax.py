@@ -153,9 +153,11 @@ class Flash(SequenceAttention):
         if closed or call.prefix:
             way_out = "ask for sdpa"
             yield Refusal("mask", closed or "causal prefix", "causal on cuda", way_out)
-        if call.sizes is not None and call.sizes.head_dim > _WIDEST:
-            way_out = "ask for sdpa"
-            yield Refusal("head_dim", call.sizes.head_dim, f"up to {_WIDEST} on cuda", way_out)
+        width = None if call.sizes is None else call.sizes.head_dim
+        if width is not None and (width > _WIDEST or width % 8):
+            # The padding to multiples of 8 is done above this operator.
+            allowed = f"multiples of 8 up to {_WIDEST} on cuda"
+            yield Refusal("head_dim", width, allowed, "ask for sdpa")
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         if not q.stride(3) == k.stride(3) == v.stride(3) == 1:

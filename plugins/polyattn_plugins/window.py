@@ -69,7 +69,6 @@ class LocalWindow(SequenceAttention):
     """
 
     capabilities = _CLAIMS
-    refuses_by_length = True
 
     class Config(SequenceAttention.Config):
         """``left``, ``right``: keys before and after the query's own. With ``right`` = 0, the
@@ -98,16 +97,10 @@ class LocalWindow(SequenceAttention):
         left, right = _narrowed(self.config.left, self.config.right, mask)
         return _attend(q, k, v, mask, left, right, self.scale_for(q.shape[-1]))
 
-    def new_state(
-        self,
-        batch: int,
-        sizes: Sizes | None = None,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
+    def start(
+        self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
     ) -> State:
         """An empty state, which will hold the last ``left`` keys and values."""
-        super().new_state(batch, sizes, dtype=dtype, device=device)
         return KeyValueState(reach=self.config.left)
 
     def step(
@@ -115,7 +108,7 @@ class LocalWindow(SequenceAttention):
     ) -> tuple[Tensor, State]:
         if q.shape[2] > 1:
             return super().step(q, k, v, state, mask, inputs)
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         keys, values = held["k"], held["v"]
         # One query over few keys takes so little that any further look at the call is felt.
         if keys.shape[2] <= self.config.left + 1 and over_all.parts == _CAUSAL:
@@ -148,7 +141,6 @@ class Windowed(SequenceAttention):
     """
 
     capabilities = replace(_CLAIMS, requires=frozenset({"window"}), state="none")
-    refuses_by_length = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         keys = k.shape[2]

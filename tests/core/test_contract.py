@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import polyattn
-from polyattn import Call, Capabilities, Inputs, InputSize, Lengths, Mask, Sizes
+from polyattn import Call, Capabilities, Inputs, InputSize, Lengths, Mask, Refusal, Sizes
 from polyattn.errors import ConfigError, MaskError, ShapeError, Unsupported
 
 
@@ -167,6 +167,30 @@ def test_a_checked_variant_still_copies_and_pickles() -> None:
     out = dense(q, k, v)
     assert torch.equal(copy.deepcopy(dense)(q, k, v), out)
     assert torch.equal(pickle.loads(pickle.dumps(dense))(q, k, v), out)
+
+
+def test_a_length_refused_by_override_alone_is_refused() -> None:
+    class Picky(Mean):
+        def refuse_lengths(self, queries, keys, window):  # type: ignore[no-untyped-def]
+            return [Refusal("length", keys, "4", "give 4")] if keys != 4 else []
+
+    Picky()(*qkv(keys=4))
+    with pytest.raises(Unsupported, match="give 4"):
+        Picky()(*qkv(keys=5))
+
+
+def test_a_replica_answers_with_its_own_weights() -> None:
+    class Scaled(Learned):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+            return super().attend(q, k, v, mask, inputs) * self.factor[:, None, None]
+
+    variant = Scaled(sizes=Sizes(4, 8, 4, 6))
+    x = qkv(kv_heads=4)
+    out = variant(*x)
+    for replica in (variant._replicate_for_data_parallel(), copy.copy(variant)):
+        replica._parameters = {"factor": torch.nn.Parameter(torch.zeros(4))}
+        assert not replica(*x).any()
+        assert torch.equal(variant(*x), out)
 
 
 def test_unknown_fields_of_a_call_are_not_judged() -> None:

@@ -58,6 +58,11 @@ def test_merging_by_lse_is_attention_over_the_union() -> None:
     expected, expected_lse = part(0, 7)
     torch.testing.assert_close(merged, expected)
     torch.testing.assert_close(lse, expected_lse)
+    empty = torch.full((2, 3), -torch.inf, dtype=torch.float64, requires_grad=True)
+    _, nothing = kit.merge_by_lse([(torch.zeros(2, 3, 4), empty)])
+    assert (nothing == -torch.inf).all()
+    (gradient,) = torch.autograd.grad(nothing.exp().sum(), empty)
+    assert not gradient.any()
     with pytest.raises(ValueError, match="at least one"):
         kit.merge_by_lse([])
 

@@ -8,6 +8,7 @@ import torch
 import polyattn
 from polyattn import Call, Mask
 from polyattn.errors import ConfigError, Unavailable, Unsupported
+from polyattn.factory import Blueprint
 from polyattn.operation import Operation
 
 
@@ -68,13 +69,35 @@ def test_a_member_that_cannot_be_loaded_is_passed_over_with_its_reason() -> None
         Operation("number", {}, Any.Config(), None, {"gone": "no such module"})
 
 
-def test_members_have_no_parameters() -> None:
+def test_a_member_with_parameters_is_unusable_and_stops_nobody() -> None:
     class Learned(Any):
         def build(self) -> None:
             self.weight = torch.nn.Parameter(torch.ones(1))
 
-    with pytest.raises(ConfigError, match="has parameters"):
+    made = Operation("number", {"learned": Learned(), "any": Any()}, Any.Config())
+    assert made.names == ("any",)
+    assert "has parameters" in str(made.choose(Call()).passed_over)
+    with pytest.raises(Unavailable, match="has parameters"):
         Operation("number", {"learned": Learned()}, Any.Config())
+
+
+def test_a_member_whose_code_is_broken_stops_nobody() -> None:
+    classes = {"broken": Broken, "any": Any}
+    made = Blueprint("number", "sequence", Any.Config(), None, classes).build()
+    assert isinstance(made, Operation)
+    assert made.names == ("any",)
+    assert made.unusable == {"broken": "never built"}
+
+
+def test_an_operation_can_be_asked_for_with_its_distribution() -> None:
+    assert isinstance(polyattn.create("polyattn:softmax"), Operation)
+    names = [row.name for row in polyattn.explain("polyattn:softmax", Call())]
+    assert names[:2] == ["polyattn:softmax", "windowed"]
+
+
+def test_options_without_a_name_are_not_dropped() -> None:
+    with pytest.raises(ConfigError, match="no name"):
+        polyattn.explain(None, Call(), {"left": 3})
 
 
 def test_members_share_one_config_and_leave_no_names_in_a_checkpoint() -> None:

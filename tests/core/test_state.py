@@ -10,7 +10,7 @@ from torch import Tensor
 
 import polyattn
 from polyattn import KeyValueState, Mask, RecurrentState
-from polyattn.errors import MaskError, ShapeError, Unsupported
+from polyattn.errors import ConfigError, MaskError, ShapeError, Unsupported
 
 TOKENS = 12
 
@@ -119,7 +119,7 @@ def test_a_reach_forgets_and_holds_at_most_twice_itself() -> None:
         state, start = KeyValueState(reach=5), 0
         for tokens in cuts:
             _, k, v = cut(x, start, start + tokens)
-            held, mask, state = state.append({"k": k, "v": v}, Mask.full())
+            held, mask, state = state.append({"k": k, "v": v}, Mask.full(), k)
             start += tokens
             seen = held["k"].shape[2]
             assert torch.equal(held["k"], x[1][:, :, start - seen : start])
@@ -182,8 +182,57 @@ def test_a_variant_without_a_state_says_so_at_once() -> None:
         se.new_state(2)
 
 
+@pytest.mark.parametrize("name", ["dense", "local_window", "linear", "gated_linear"])
+def test_a_state_answers_only_tokens_like_those_before(name: str) -> None:
+    made = polyattn.create(name)
+    assert isinstance(made, polyattn.SequenceAttention)
+    x = sequence(kv_heads=4)
+    inputs = {"gate": x[1][:, :, :2]} if made.side_inputs else {}
+    sizes = polyattn.Sizes(4, 8)
+    state = made.new_state(2, sizes, dtype=torch.float64)
+    _, state = made.extend(*cut(x, 0, 2), state, None, inputs)
+    wrong = {
+        "batch": tuple(t[:1, :, :1] for t in x),
+        "dtype": tuple(t[:, :, :1].float() for t in x),
+        "heads": tuple(t[:, :2, :1] for t in x),
+    }
+    for q, k, v in wrong.values():
+        sides = {"gate": k} if made.side_inputs else {}
+        with pytest.raises(ShapeError, match="extend"):
+            made.extend(q, k, v, state, None, sides)
+    for other in (
+        None,
+        KeyValueState() if "linear" in name else RecurrentState(0, {}, sizes, x[0].dtype),
+    ):
+        sides = {"gate": x[1][:, :, :1]} if made.side_inputs else {}
+        with pytest.raises(ConfigError, match="new_state"):
+            made.extend(*cut(x, 2, 3), other, None, sides)  # type: ignore[arg-type]
+
+
+def test_what_gradients_have_seen_is_not_written_to() -> None:
+    variant, (q, k, v) = attention(), sequence()
+    q.requires_grad_()
+    state, outs = variant.new_state(2), []
+    for t in range(TOKENS):
+        out, state = variant.extend(*cut((q, k, v), t, t + 1), state)
+        outs.append(out)
+    found = torch.autograd.grad(torch.cat(outs, 2).square().sum(), q)
+    expected = torch.autograd.grad(variant(q, k, v, Mask.causal()).square().sum(), q)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_state_made_without_gradients_goes_on_outside() -> None:
+    variant, x = attention(), sequence()
+    with torch.inference_mode():
+        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2))
+    with torch.no_grad():
+        out, _ = variant.extend(*cut(x, 5, 6), state)
+    torch.testing.assert_close(out, variant(*cut(x, 0, 6), Mask.causal())[:, :, 5:])
+
+
 def test_a_recurrent_state_is_a_value_too() -> None:
-    state = RecurrentState(3, {"s": torch.arange(6.0).reshape(2, 3)})
+    tensors = {"s": torch.arange(6.0).reshape(2, 3)}
+    state = RecurrentState(3, tensors, polyattn.Sizes(1, 3), torch.float32)
     moved = state.reorder(torch.tensor([1]))
     assert moved.tensors["s"].tolist() == [[3.0, 4.0, 5.0]]
     assert (moved.length, state.nbytes, moved.nbytes) == (3, 24, 12)

@@ -123,6 +123,22 @@ def test_a_bias_learns() -> None:
         attention("flash")(*x, Mask.bias(bias))
 
 
+def test_slopes_learn() -> None:
+    x = [t.detach() for t in qkv(keys=L)]
+    slopes = polyattn.alibi_slopes(H).double().requires_grad_()
+    mask = Mask.alibi(slopes) & Mask.causal()
+    found = [
+        torch.autograd.grad(attention(name)(*x, mask).square().sum(), slopes)[0]
+        for name in ("dense", "sdpa", "softmax")
+    ]
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
+    with pytest.raises(Unsupported, match="requires grad"):
+        attention("flash")(*x, mask)
+    with torch.no_grad():
+        attention("flash")(*x, mask)
+
+
 def test_flash_refuses_what_its_kernel_cannot_do() -> None:
     q, k, v = qkv()
     with pytest.raises(Unsupported, match="value_dim"):
@@ -134,8 +150,9 @@ def test_flash_refuses_what_its_kernel_cannot_do() -> None:
     assert flash.refusals(cuda) == ()
     padded = Call(device="cuda", dtype=torch.float16, parts=frozenset({"padding"}))
     assert [r.option for r in flash.refusals(padded)] == ["mask"]
-    wide = Call(device="cuda", dtype=torch.float16, sizes=Sizes(8, 512))
-    assert [r.option for r in flash.refusals(wide)] == ["head_dim"]
+    for width in (512, 20):
+        wrong = Call(device="cuda", dtype=torch.float16, sizes=Sizes(8, width))
+        assert [r.option for r in flash.refusals(wrong)] == ["head_dim"]
 
 
 def test_flash_runs_the_flash_operator() -> None:

@@ -48,7 +48,7 @@ class VariantSubject(Subject):
         self.capabilities = probe.claims
         self.side_inputs = probe.side_inputs
         self.softmax = self.capabilities.exactness == "exact" and _plain_softmax(probe)
-        if type(probe).refuses_by_length:
+        if type(probe).refuse_lengths is not SequenceAttention.refuse_lengths:
             least = self._least_length()
             lengths = dataclasses.replace(self.capabilities.lengths, at_least=least)
             self.capabilities = dataclasses.replace(self.capabilities, lengths=lengths)
