@@ -15,7 +15,7 @@ Deviations:
 - padded tokens neither enter the state nor let it decay.
 
 Cost: 4 H D Dv operations per token, as many again within chunks of 64, and 12 exponentials per
-token and channel; memory is the output and, with gradients, a (D, Dv) state for every 64 tokens.
+token and channel. Memory: the output and, with gradients, a (D, Dv) state for every 64 tokens.
 Decoding keeps one such state per key head, whatever the length.
 
 When not to use it: where order is no clue or both directions count, as it is causal or nothing;

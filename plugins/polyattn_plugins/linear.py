@@ -14,8 +14,8 @@ Deviations:
 - no epsilon in the denominator: rows sum to one. A query that sees no key gives zeros;
 - there is no `scale`: the paper has none, and a query's factor would not cancel inside phi.
 
-Cost: 4 H D Dv operations per token, and as many again for the pairs within a chunk of 64; memory
-is the output. Decoding keeps a (D, Dv) matrix and a vector for each key head, whatever the length.
+Cost: 4 H D Dv operations per token, and as many again for the pairs within a chunk of 64.
+Memory: the output. Decoding keeps a (D, Dv) matrix and a vector for each key head, whatever the length.
 
 When not to use it: for short sequences (below some hundred tokens softmax is as fast), and where
 a query must find one key among many (copying, retrieval): phi cannot focus as softmax does.

@@ -26,6 +26,7 @@ grows with L times S.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -46,6 +47,19 @@ from polyattn import (
 __all__ = ["Dense", "Flash", "Sdpa", "SoftmaxConfig"]
 
 
+_CLAIMS = Capabilities(
+    masks=PARTS,
+    dropout=True,
+    state="key_value",
+    exactness="exact",
+    rows_sum_to_one=True,
+    linear_in_values=True,
+    key_order_invariant=True,
+    compiles="dynamic",
+    exports="dynamic",
+)
+
+
 class SoftmaxConfig(SequenceAttention.Config):
     """The options that every member of the operation ``softmax`` shares."""
 
@@ -53,16 +67,8 @@ class SoftmaxConfig(SequenceAttention.Config):
 class Dense(SequenceAttention):
     """Softmax attention as one would write it on a board: any mask, any bias, any device."""
 
-    capabilities = Capabilities(
-        masks=PARTS,
-        dropout=True,
-        state="key_value",
-        exactness="exact",
-        rows_sum_to_one=True,
-        linear_in_values=True,
-        key_order_invariant=True,
-        compiles="dynamic",
-        exports="dynamic",
+    capabilities = replace(
+        _CLAIMS, devices={place: Support(double_backward=True) for place in ("cpu", "cuda")}
     )
 
     Config = SoftmaxConfig
@@ -90,18 +96,7 @@ class Sdpa(SequenceAttention):
     Dv != D, and with a bias that needs gradients.
     """
 
-    capabilities = Capabilities(
-        masks=PARTS,
-        grouped_heads="native",
-        dropout=True,
-        state="key_value",
-        exactness="exact",
-        rows_sum_to_one=True,
-        linear_in_values=True,
-        key_order_invariant=True,
-        compiles="dynamic",
-        exports="dynamic",
-    )
+    capabilities = replace(_CLAIMS, grouped_heads="native")
 
     Config = SoftmaxConfig
 
@@ -122,20 +117,14 @@ class Flash(SequenceAttention):
     two threads cannot do at once.
     """
 
-    capabilities = Capabilities(
-        masks=PARTS,
+    capabilities = replace(
+        _CLAIMS,
         value_width=False,
-        state="key_value",
+        dropout=False,
         devices={
             "cpu": Support(),
             "cuda": Support(dtypes={torch.float16, torch.bfloat16}),
         },
-        exactness="exact",
-        rows_sum_to_one=True,
-        linear_in_values=True,
-        key_order_invariant=True,
-        compiles="dynamic",
-        exports="dynamic",
     )
 
     Config = SoftmaxConfig
