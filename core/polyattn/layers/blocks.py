@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from polyattn.errors import ConfigError
-from polyattn.layers.norms import Norm
 from polyattn.mask import Mask
 from polyattn.state import State
 
@@ -157,8 +156,3 @@ class Block(nn.Module):
     ) -> State:
         """The empty decoding state of the mixer; the memory of the cross mixer never grows."""
         return self.mixer.new_state(batch, dtype=dtype, device=device)
-
-
-def residuals(norm: Norm, d_model: int, place: str, dropout: float) -> Callable[[], Residual]:
-    """The paths of one block, from names as configs give them."""
-    return lambda: RESIDUALS[place](norm(d_model), dropout)
