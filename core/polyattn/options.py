@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import pydantic
 
+from polyattn import plain
 from polyattn.errors import ConfigError, suggestion
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ else:
 
 
 class Options(pydantic.BaseModel, metaclass=_OneLine):
-    """Base of every variant's ``Config``. Keyword only, immutable, hashable, nothing extra."""
+    """Base of every variant's ``Config``. Keyword only, immutable, hashable, nothing extra.
+
+    A tuple or a frozenset may be given as a list, and an enum by its value: a config in YAML has
+    no other words for them. Nothing else is converted.
+    """
 
     model_config = pydantic.ConfigDict(
         frozen=True,
@@ -42,6 +47,18 @@ class Options(pydantic.BaseModel, metaclass=_OneLine):
         validate_default=True,
         arbitrary_types_allowed=False,
     )
+
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _from_data(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        assert info.field_name is not None
+        return plain.from_data(value, cls.model_fields[info.field_name].annotation)
+
+
+def as_data(options: Options) -> dict[str, Any]:
+    """The options as YAML and JSON can hold them; parsed again they are equal to what they were."""
+    data: dict[str, Any] = plain.to_data(options.model_dump())
+    return data
 
 
 T = TypeVar("T", bound=pydantic.BaseModel)

@@ -9,6 +9,8 @@ from torch import nn
 
 import polyattn
 from polyattn.errors import ConfigError, PolyattnError, UnknownName, Unsupported
+from polyattn.registry import Entry, Registry
+from polyattn.spec import VariantSpec
 
 LM = {
     "model": "causal_lm",
@@ -269,6 +271,41 @@ def test_a_bad_file_is_one_line_with_its_place(text, message, tmp_path):
     said = refusal(path, ConfigError)
     assert said.startswith(str(tmp_path))
     assert message in said
+
+
+class Odd(PolyattnError):
+    """An error of a stranger's, which takes more than a message."""
+
+    def __init__(self, part, number):
+        super().__init__(f"{part} is wrong by {number}")
+
+
+class Talkative(PolyattnError):
+    def __init__(self, part):
+        super().__init__(f"I say that {part}")
+
+
+class Faulty(polyattn.SequenceAttention):
+    capabilities = polyattn.Capabilities(masks={"causal"})
+
+
+@pytest.mark.parametrize("error", [Odd("the seventh head", 3), Talkative("the seventh head")])
+@pytest.mark.parametrize("stage", ["build", "resolve"])
+def test_a_strangers_own_error_keeps_its_words_and_gains_the_path(error, stage, monkeypatch):
+    def fails(*_, **__):
+        raise error
+
+    spec = VariantSpec(name="faulty", target=f"{__name__}:Faulty")
+    entry = Entry(spec=spec, distribution="tests", label="tests:faulty", reason="")
+    registry = Registry(entries=(entry,))
+    if stage == "build":
+        monkeypatch.setattr(Faulty, "build", fails)
+    else:
+        monkeypatch.setattr("polyattn.models.attention.resolve", fails)
+    with pytest.raises(ConfigError) as caught:
+        polyattn.build(changed(attention="faulty"), registry=registry)
+    assert "attention" in str(caught.value)
+    assert str(caught.value).endswith(str(error))
 
 
 def test_no_class_can_be_named_as_code():

@@ -11,6 +11,7 @@ from polyattn.config import Choice, StackConfig
 from polyattn.contract import SequenceAttention
 from polyattn.errors import ConfigError, PolyattnError, Unsupported
 from polyattn.factory import Blueprint, resolve
+from polyattn.options import as_data
 from polyattn.registry import Registry
 from polyattn.spec import PresetSpec
 
@@ -51,7 +52,7 @@ class Plan:
                 refusals = self._refusals(replace(sizes, max_length=1), parts)
             if refusals:
                 raise Unsupported(self._blamed(refusals), refusals) from None
-            raise type(error)(f"{self.label}: {error}") from None
+            raise _said(error, f"{self.label}: {error}") from None
         return variant
 
     def _judged(self, sizes: Sizes, parts: frozenset[Part]) -> SequenceAttention:
@@ -101,12 +102,12 @@ def plan(choice: Choice, config: StackConfig, registry: Registry) -> Plan:
     except Unsupported:
         raise
     except PolyattnError as error:
-        raise type(error)(_located(str(error), choice)) from None
+        raise _said(error, _located(str(error), choice)) from None
     name = choice.name
     if isinstance(entry.spec, PresetSpec):
         # Written out, so that the model can be built where the preset is not known.
         name = entry.spec.variant
-    resolved = {"name": name, **blueprint.config.model_dump(mode="json")}
+    resolved = {"name": name, **as_data(blueprint.config)}
     return Plan(choice, blueprint, config, resolved)
 
 
@@ -118,6 +119,16 @@ def _check_dropout(choice: Choice, config: StackConfig, blueprint: Blueprint) ->
     refusal = Refusal("dropout", config.attention_dropout, "0", way_out)
     place = f"attention_dropout = {config.attention_dropout:g}: {choice.path} ({choice.name})"
     raise Unsupported(place, [refusal])
+
+
+def _said(error: PolyattnError, message: str) -> PolyattnError:
+    """An error of the same kind with this message; a ConfigError where its kind, which may be a
+    stranger's, does not take a message alone."""
+    try:
+        again = type(error)(message)
+    except Exception:
+        return ConfigError(message)
+    return again if str(again) == message else ConfigError(message)
 
 
 def _located(message: str, choice: Choice) -> str:
