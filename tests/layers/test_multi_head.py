@@ -93,13 +93,39 @@ def test_memory_holds_padding_and_nothing_else():
         (Mask.causal(), "causal"),
         (Mask.window(2, 2), "window"),
         (Mask.alibi(torch.ones(3)), "alibi"),
+        (Mask.causal() & Mask.padding(torch.ones(2, 5, dtype=torch.bool)), "causal"),
     ],
 )
 def test_order_has_no_meaning_across_sequences(mask, part):
     _, ours = pair()
     x = torch.randn(2, 5, 12, dtype=F64)
-    with pytest.raises(Unsupported, match=f"{part}.*share no positions"):
+    with pytest.raises(Unsupported, match=f"mask = {part} across sequences"):
         ours(x, x.clone(), mask)
+
+
+def test_segments_across_sequences_want_two_sets_of_ids():
+    _, ours = pair()
+    x, context = torch.randn(2, 3, 12, dtype=F64), torch.randn(2, 5, 12, dtype=F64)
+    keys, queries = torch.tensor([[0, 0, 1, 1, 1]] * 2), torch.tensor([[0, 1, 1]] * 2)
+    for one in (Mask.segments(keys), Mask.documents([2, 3])):
+        with pytest.raises(
+            Unsupported, match=r"one set of ids .*Mask\.segments\(query_ids, key_ids\)"
+        ):
+            ours(x, context, one)
+    two = Mask.segments(queries, keys)
+    for _ in range(2):  # what was refused once is remembered apart from what is answered
+        out = ours(x, context, two)[0]
+        torch.testing.assert_close(out[:, :1], ours(x[:, :1], context[:, :2])[0])
+        torch.testing.assert_close(out[:, 1:], ours(x[:, 1:], context[:, 2:])[0])
+        with pytest.raises(Unsupported, match="one set of ids"):
+            ours(x, context, Mask.segments(keys))
+
+
+def test_a_part_that_the_variant_does_not_take_is_refused_across_sequences_too():
+    ours = MultiHeadAttention(12, 3, "linear")
+    x = torch.randn(2, 5, 12)
+    with pytest.raises(Unsupported, match="mask = bias"):
+        ours(x, x.clone(), Mask.bias(torch.zeros(5, 5)))
 
 
 def test_positions_and_states_have_no_meaning_across_sequences():

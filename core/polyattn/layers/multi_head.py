@@ -7,11 +7,12 @@ D head width (E / H).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 
 from polyattn.capabilities import Call, Refusal
@@ -27,7 +28,6 @@ from polyattn.state import State
 __all__ = ["MultiHeadAttention"]
 
 _NO_SIDES: Mapping[str, Tensor] = MappingProxyType({})
-_ORDERED = ("causal", "window", "alibi")
 
 
 class MultiHeadAttention(nn.Module):
@@ -74,6 +74,7 @@ class MultiHeadAttention(nn.Module):
         for name, size in self.attention.side_inputs.items():
             side_heads, side_width = size.resolve(self.sizes)
             self.side[name] = nn.Linear(d_model, side_heads * side_width, bias=bias)
+        self._judged: dict[tuple[SequenceAttention, frozenset[str], bool], tuple[Refusal, ...]] = {}
         self._has_sides = bool(self.attention.side_inputs)
         self.reset_parameters()
 
@@ -215,7 +216,7 @@ class MultiHeadAttention(nn.Module):
 
     def _refuse_across(self, mask: Mask, state: State | None) -> list[Refusal]:
         """What has no meaning between two sequences that do not share their positions."""
-        refusals = list(self.attention.refusals(Call(cross=True, sizes=self.sizes)))
+        refusals = [*self._refused_between(mask)]
         if state is not None:
             way_out = "keep the Memory that `remember` makes, and give no state"
             refusals.append(Refusal("state", "cross-attention", "self-attention", way_out))
@@ -223,11 +224,26 @@ class MultiHeadAttention(nn.Module):
             kind = type(self.position).__name__
             way_out = "build this layer without a position part"
             refusals.append(Refusal("position", kind, "none across sequences", way_out))
-        for part in _ORDERED:
-            if part in mask.parts:
-                way_out = f"leave out the {part} part: the two sequences share no positions"
-                refusals.append(Refusal("mask", part, "padding, dense, bias, segments", way_out))
         return refusals
+
+    def _refused_between(self, mask: Mask) -> tuple[Refusal, ...]:
+        """What depends on the variant and the parts of the mask alone: judged when first met."""
+        one_set = mask.key_ids is not None and mask.query_ids is None
+        if is_compiling():
+            return tuple(self._judge_between(mask.parts, one_set))
+        key = (self.attention, mask.parts, one_set)
+        known = self._judged.get(key)
+        if known is None:
+            known = self._judged[key] = tuple(self._judge_between(mask.parts, one_set))
+        return known
+
+    def _judge_between(self, parts: frozenset[str], one_set: bool) -> Iterator[Refusal]:
+        yield from self.attention.refusals(Call(cross=True, sizes=self.sizes, parts=parts))
+        if one_set:
+            way_out = "give two: Mask.segments(query_ids, key_ids)"
+            yield Refusal(
+                "mask", "segments with one set of ids", "a set for each sequence", way_out
+            )
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[2] != self.d_model:
