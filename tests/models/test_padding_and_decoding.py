@@ -17,11 +17,15 @@ VARIANTS = {
     "mixed": ["softmax", "linear"],
 }
 POSITIONS = ["none", "sinusoidal", "learned", "rope", "alibi"]
+# What has no logits to bias, and what keeps sums over the whole past.
+WITHOUT_BIAS = WITHOUT_SEGMENTS = ("linear", "gated", "mixed")
+REFUSED = [(variant, "alibi") for variant in WITHOUT_BIAS]
+TAKEN = [(v, p) for v in VARIANTS for p in POSITIONS if (v, p) not in REFUSED]
 LENGTHS = (7, 3, 5)
 
 
 def model_of(kind, variant, position, **changes):
-    """A small float64 model with biases that are not zero; skips what is refused at build."""
+    """A small float64 model with biases that are not zero."""
     torch.manual_seed(0)
     config = {
         "model": kind,
@@ -38,10 +42,7 @@ def model_of(kind, variant, position, **changes):
         "max_length": 16,
         **changes,
     }
-    try:
-        model = polyattn.build(config).double()
-    except Unsupported:
-        pytest.skip(f"{variant} takes no {position}")
+    model = polyattn.build(config).double()
     for name, parameter in model.named_parameters():
         if "bias" in name:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -58,34 +59,41 @@ def padded(side, lengths=LENGTHS):
     return ids, slots >= longest - counts if side == "left" else slots < counts
 
 
-def answered(model, ids, mask):
-    try:
-        return model(ids, mask)
-    except Unsupported as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize(("variant", "position"), REFUSED)
+@pytest.mark.parametrize("kind", ["encoder", "causal_lm"])
+def test_positions_that_a_variant_cannot_have_are_refused_when_built(kind, variant, position):
+    with pytest.raises(Unsupported, match=f"mask = {position}"):
+        model_of(kind, variant, position)
+
+
+@pytest.mark.parametrize("variant", WITHOUT_SEGMENTS)
+def test_packed_documents_are_refused_by_who_cannot_part_them(variant):
+    with pytest.raises(Unsupported, match="mask = segments"):
+        model_of("causal_lm", variant, "rope")(
+            torch.zeros(1, 9, dtype=torch.long), Mask.documents([4, 2, 3])
+        )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "position"), TAKEN)
 @pytest.mark.parametrize("kind", ["encoder", "causal_lm"])
 def test_a_padded_batch_equals_each_sample_alone(kind, variant, position, side):
     model = model_of(kind, variant, position)
     ids, real = padded(side)
     # An encoder takes what is causal or nothing, if the caller's mask is.
     order = Mask.causal() if variant == "gated" else Mask.full()
-    out = answered(model, ids, Mask.padding(real) & order)
+    out = model(ids, Mask.padding(real) & order)
     for sample, keep in enumerate(real):
         alone = model(ids[sample, keep][None], order)
         torch.testing.assert_close(out[sample, keep][None], alone, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("position", ["none", "sinusoidal", "learned", "rope", "alibi"])
-@pytest.mark.parametrize("variant", ["softmax", "dense", "window"])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v not in WITHOUT_SEGMENTS])
 def test_packed_documents_equal_each_alone(variant, position):
     model = model_of("causal_lm", variant, position)
     ids = torch.randint(0, 13, (1, 9), generator=torch.Generator().manual_seed(1))
-    out = answered(model, ids, Mask.documents([4, 2, 3]))
+    out = model(ids, Mask.documents([4, 2, 3]))
     start = 0
     for length in (4, 2, 3):
         alone = model(ids[:, start : start + length])
@@ -97,12 +105,11 @@ CUTS = [(1,) * 7, (3, 4), (0, 5, 0, 2)]
 
 
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "position"), TAKEN)
 def test_any_cut_equals_the_whole(variant, position, cuts):
     model = model_of("causal_lm", variant, position)
     ids, real = padded("left")
-    whole = answered(model, ids, Mask.padding(real))
+    whole = model(ids, Mask.padding(real))
     state, outs, start = model.new_state(len(LENGTHS)), [], 0
     for length in cuts:
         chunk = slice(start, start + length)
@@ -113,16 +120,12 @@ def test_any_cut_equals_the_whole(variant, position, cuts):
     torch.testing.assert_close(torch.cat(outs, 1)[real], whole[real], atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "position"), TAKEN)
 def test_left_padded_prompts_go_on_like_each_alone(variant, position):
     model = model_of("causal_lm", variant, position)
     ids, real = padded("left")
     more = torch.randint(0, 13, (3, 3), generator=torch.Generator().manual_seed(2))
-    try:
-        _, state = model.extend(ids, model.new_state(3), Mask.padding(real))
-    except Unsupported as error:
-        pytest.skip(str(error))
+    _, state = model.extend(ids, model.new_state(3), Mask.padding(real))
     steps = []
     for i in range(3):
         out, state = model.extend(more[:, i : i + 1], state)
@@ -257,6 +260,16 @@ def test_generating_continues_each_prompt_as_if_alone():
         for i in range(4):
             likeliest = model(alone[:, : -4 + i]).argmax(-1)[0, -1]
             assert likeliest == alone[0, -4 + i]
+
+
+def test_generating_leaves_each_part_in_its_own_mode():
+    model = model_of("causal_lm", "softmax", "rope", dropout=0.5).train()
+    frozen = next(iter(model.layers))
+    frozen.eval()
+    before = {name: part.training for name, part in model.named_modules()}
+    assert set(before.values()) == {True, False}
+    generate(model, torch.zeros(1, 2, dtype=torch.long), 1)
+    assert {name: part.training for name, part in model.named_modules()} == before
 
 
 def test_generating_draws_from_its_own_generator():

@@ -102,7 +102,8 @@ def generate(
         raise ShapeError(
             f"generate: expected a prompt (batch, at least one id), got {tuple(ids.shape)}"
         )
-    training = model.training
+    # Each part its own: a caller may have frozen some of them in evaluation mode.
+    modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         state, new = model.new_state(ids.shape[0]), ids
@@ -111,7 +112,8 @@ def generate(
             new, mask = _pick(logits[:, -1], temperature, generator).to(ids.dtype), None
             ids = torch.cat([ids, new], 1)
     finally:
-        model.train(training)
+        for part, training in modes:
+            part.training = training
     return ids
 
 
