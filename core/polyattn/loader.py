@@ -6,8 +6,10 @@ import importlib.metadata
 import importlib.util
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from typing import Any, get_args
 
 import pluggy
@@ -51,7 +53,8 @@ def _entry_points() -> Iterable[importlib.metadata.EntryPoint]:
 
 
 def _distribution(point: importlib.metadata.EntryPoint) -> str:
-    name = point.dist.name if point.dist is not None else "unknown"
+    # Damaged metadata have no name.
+    name = (point.dist.name if point.dist is not None else None) or "unknown"
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -133,12 +136,31 @@ def _reason(spec: Spec, distribution: str, label: str, broken: str) -> str:
 
 
 def _installed(package: str) -> bool:
+    """Whether a package can be found. Nothing is imported: `importlib.util.find_spec("a.b")`
+    would run a, which may do anything."""
+    first, *others = package.split(".")
     try:
-        return importlib.util.find_spec(package) is not None
-    except (ImportError, ValueError):
+        spec = importlib.util.find_spec(first)
+        name = first
+        for part in others:
+            if spec is None or spec.submodule_search_locations is None:
+                return False
+            name = f"{name}.{part}"
+            spec = _found(name, spec.submodule_search_locations)
+    except Exception:  # a finder is a stranger's too
         return False
+    return spec is not None
+
+
+def _found(name: str, places: Sequence[str]) -> ModuleSpec | None:
+    specs = (finder.find_spec(name, places) for finder in sys.meta_path)
+    return next((spec for spec in specs if spec is not None), None)
 
 
 def _describe(error: BaseException) -> str:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    try:
+        said = str(error)
+    except Exception:
+        said = "it cannot say what is wrong"
+    text = " ".join(f"{type(error).__name__}: {said}".split())
     return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 3] + "..."

@@ -197,6 +197,60 @@ def test_a_missing_optional_package_makes_a_variant_unavailable(install: Install
         found.find("fast")
 
 
+@pytest.mark.parametrize(
+    ("package", "found_there"),
+    [("explosive.part", True), ("explosive.other", False), ("explosive.part.deeper", False)],
+)
+def test_looking_for_an_optional_package_runs_nothing(
+    install: Install, tmp_path: Path, package: str, found_there: bool
+) -> None:
+    home = tmp_path / "explosive"
+    home.mkdir()
+    (home / "__init__.py").write_text("raise SystemExit('a driver is missing')")
+    (home / "part.py").write_text("")
+    source = GOOD.replace("{name}", "fast").replace(
+        'code:Thing"', f"code:Thing\", requires=('{package}',)"
+    )
+    install("acme", source)
+    (entry,) = [entry for entry in discover().entries if entry.name == "fast"]
+    assert (entry.reason == "") == found_there
+    assert "explosive" not in sys.modules
+
+
+def test_a_finder_that_raises_and_an_error_that_cannot_speak_stop_nobody(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if name == "cursed":
+                raise RuntimeError("planted")
+
+    monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
+    source = GOOD.replace("{name}", "fast").replace(
+        'code:Thing"', "code:Thing\", requires=('cursed',)"
+    )
+    install("acme", source)
+    install(
+        "mute",
+        """
+        class Mute(Exception):
+            def __str__(self): raise ValueError("planted")
+        raise Mute
+        """,
+    )
+    found = discover()
+    assert reasons(found, "mute:main") == ["Mute: it cannot say what is wrong"]
+    with pytest.raises(Unavailable, match="needs the package 'cursed'"):
+        found.find("fast")
+
+
+def test_damaged_metadata_stop_nobody(install: Install, tmp_path: Path) -> None:
+    install("acme", GOOD.replace("{name}", "fast"))
+    (tmp_path / "acme-1.0.dist-info" / "METADATA").write_text("Version: 1.0\n")
+    assert discover().find("fast").distribution == "unknown"
+
+
 def test_a_clash_names_both_distributions_and_each_can_be_asked_for(install: Install) -> None:
     install("acme", GOOD.replace("{name}", "twin"))
     install("other", GOOD.replace("{name}", "twin"))
