@@ -1,6 +1,7 @@
 """The command line, run as a user runs it."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from polyattn import Capabilities, SequenceAttention
 from polyattn.cli import main
-from polyattn.registry import _scan
+from polyattn.registry import Entry, Registry, _scan
+from polyattn.spec import VariantSpec
 
 POLYATTN = Path(sys.executable).with_name("polyattn")
 
@@ -24,6 +27,23 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+
+
+class Nothing:
+    pass
+
+
+class Silent(SequenceAttention):
+    pass
+
+
+class Boastful(SequenceAttention):
+    capabilities = "everything"  # type: ignore[assignment]
+
+
+class Loose(SequenceAttention):
+    capabilities = Capabilities()
+    Config = dict  # type: ignore[assignment, misc]
 
 
 @pytest.fixture
@@ -134,6 +154,26 @@ def test_show_of_a_feature_map(polyattn: Run) -> None:
     assert "ratio" in text
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("Nothing", "stranger: .*:Nothing is declared as sequence, expected a subclass of"),
+        ("Silent", "stranger: .*:Silent declares no capabilities"),
+        ("Boastful", "stranger: .*:Boastful.* expected polyattn.Capabilities, got 'everything'"),
+        ("Loose", "stranger: its Config is <class 'dict'>, expected a polyattn.Options"),
+    ],
+)
+def test_show_of_a_strangers_faulty_class_is_one_line(
+    polyattn: Run, monkeypatch: pytest.MonkeyPatch, target: str, expected: str
+) -> None:
+    spec = VariantSpec(name="odd", target=f"{__name__}:{target}")
+    entry = Entry(spec=spec, distribution="acme", label="acme:stranger", reason="")
+    monkeypatch.setattr("polyattn.cli.show.discover", lambda: Registry(entries=(entry,)))
+    outcome = polyattn("show", "odd")
+    assert_error(outcome)
+    assert re.search(expected, outcome.stderr)
+
+
 def answers(polyattn: Run, *arguments: str) -> dict[str, dict[str, object]]:
     outcome = polyattn("explain", *arguments, "--json")
     assert outcome.returncode == 0, outcome.stderr
@@ -199,6 +239,14 @@ def test_explain_follows_the_flags(polyattn: Run, call: str, answer: str) -> Non
         (["explain", "softmax", "--heads", "8", "--kv-heads", "3"], ["kv_heads = 3", "divisor"]),
         (["explain", "softmax", "--option", "left"], ["--option 'left': expected KEY=VALUE"]),
         (["explain", "softmax", "--option", "scal=1"], ["scal", "did you mean 'scale'"]),
+        (["explain", "--option", "left=3"], ["--option left", "with the name of a variant"]),
+        (["explain", "local_window", "--option", "call=1"], ["local_window.call: unknown key"]),
+        (["explain", "local_window", "--option", "name=1"], ["local_window.name: unknown key"]),
+        (["explain", "dense", "--option", "registry=1"], ["dense.registry: unknown key"]),
+        (
+            ["explain", "local_window", "--option", "left=3", "--option", "left=4"],
+            ["--option left: given twice"],
+        ),
     ],
 )
 def test_a_users_mistake_is_one_line(

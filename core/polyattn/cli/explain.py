@@ -53,6 +53,7 @@ def explain(
     """Explain who answers a call: an operation's choice, or what each variant refuses."""
     from polyattn.capabilities import Call, Sizes
     from polyattn.factory import explain as explain_call
+    from polyattn.factory import resolve
 
     marks = {"causal": causal, "padding": padding, "segments": segments, "dense": dense}
     marks |= {"bias": bias, "alibi": alibi, "window": window is not None}
@@ -72,7 +73,16 @@ def explain(
     )
     registry = discover()
     _refuse_feature_map(registry, name)
-    rows = explain_call(name, call, registry=registry, **_options(option or ()))
+    given = _options(option or ())
+    if name is None and given:
+        raise ConfigError(
+            f"--option {next(iter(given))}: expected with the name of a variant or operation, got "
+            "no name; `polyattn explain NAME --option ...`"
+        )
+    if name is not None and given:
+        # What a user mistyped is an error, not a reason of the variant's.
+        resolve(name, given, registry=registry)
+    rows = explain_call(name, call, given, registry=registry)
     answers = [*_answers(rows), *_unavailable(registry, name)]
     if as_json:
         print(json.dumps({"call": _described(call), "answers": answers}, indent=2))
@@ -101,12 +111,15 @@ def _window(text: str) -> tuple[int | None, int | None]:
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
-    options = {}
+    options: dict[str, Any] = {}
     for text in given:
         key, found, value = text.partition("=")
         if not found:
             raise ConfigError(f"--option {text!r}: expected KEY=VALUE, as in left=255")
-        options[key.strip()] = strict_yaml.load(value, f"--option {text}")
+        key = key.strip()
+        if key in options:
+            raise ConfigError(f"--option {key}: given twice; give each option once")
+        options[key] = strict_yaml.load(value, f"--option {text}")
     return options
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyattn.cli import tables
 from polyattn.cli.list import kind, summary
+from polyattn.errors import Unavailable
 from polyattn.registry import Entry, Registry, discover, load_target
 from polyattn.spec import OperationSpec, PresetSpec, VariantSpec
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from polyattn.options import Options
 
 Rows = Iterator[tuple[str, ...]]
 
@@ -25,18 +29,56 @@ def show(
     """Show one name: its formula and paper, its options, what it claims, who brings it."""
     registry = discover()
     entry = registry.find(name)
+    base = registry.find(entry.spec.variant) if isinstance(entry.spec, PresetSpec) else entry
+    # Everything that may fail comes before the first line.
+    loaded = _loaded(base)
     console = tables.console()
     _facts(console, entry)
-    spec = entry.spec
-    if isinstance(spec, PresetSpec):
-        entry = registry.find(spec.variant)
-        console.print(f"\n{spec.variant}, with other defaults:\n", markup=False)
-        _facts(console, entry)
+    if base is not entry:
+        console.print(f"\n{base.name}, with other defaults:\n", markup=False)
+        _facts(console, base)
+    if isinstance(base.spec, OperationSpec):
+        _members(console, registry, base)
+    if loaded.cls is not None:
+        _description(console, loaded.cls)
+    if loaded.config is not None:
+        _options(console, loaded.config)
+    if loaded.cls is not None:
+        _section(console, ("claim", "value"), _claims(loaded.cls.capabilities))
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """What a name stands for: a variant's class, and the options of a variant or operation."""
+
+    cls: Any = None
+    config: type[Options] | None = None
+
+
+def _loaded(entry: Entry) -> _Loaded:
+    """Import what an entry names. Raises: Unavailable where it is not what was declared."""
+    from polyattn.capabilities import Capabilities, FeatureMapCapabilities
+    from polyattn.factory import _class_of
+
     if isinstance(entry.spec, OperationSpec):
-        _members(console, registry, entry)
-        _options(console, load_target(entry.spec.config))
-    elif isinstance(entry.spec, VariantSpec):
-        _variant(console, load_target(entry.spec.target))
+        return _Loaded(config=_options_of(load_target(entry.spec.config), entry))
+    if not isinstance(entry.spec, VariantSpec):
+        return _Loaded()
+    cls = _class_of(entry)
+    if not isinstance(cls.capabilities, Capabilities | FeatureMapCapabilities):
+        raise Unavailable(
+            f"{entry.label}: {entry.spec.target}.capabilities: expected polyattn.Capabilities, got "
+            f"{cls.capabilities!r}"
+        )
+    return _Loaded(cls, _options_of(cls.Config, entry))
+
+
+def _options_of(config: object, entry: Entry) -> type[Options]:
+    from polyattn.options import Options
+
+    if isinstance(config, type) and issubclass(config, Options):
+        return config
+    raise Unavailable(f"{entry.label}: its Config is {config!r}, expected a polyattn.Options")
 
 
 def _facts(console: Console, entry: Entry) -> None:
@@ -64,15 +106,13 @@ def _members(console: Console, registry: Registry, entry: Entry) -> None:
             console.print(f"{other.name}: unavailable: {other.reason}", markup=False)
 
 
-def _variant(console: Console, cls: Any) -> None:
+def _description(console: Console, cls: Any) -> None:
     for text in (inspect.getdoc(inspect.getmodule(cls)), vars(cls).get("__doc__")):
         if text:
             console.print(f"\n{inspect.cleandoc(text)}", markup=False, highlight=False)
-    _options(console, cls.Config)
-    _section(console, ("claim", "value"), _claims(cls.capabilities))
 
 
-def _options(console: Console, config: Any) -> None:
+def _options(console: Console, config: type[Options]) -> None:
     rows = [_option(name, field) for name, field in config.model_fields.items()]
     if not rows:
         console.print("\nno options")
