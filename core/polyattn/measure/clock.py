@@ -1,6 +1,6 @@
 """Timing that survives a busy machine.
 
-Matrix-product rates swing by a factor of two within seconds here, so nothing is timed on its own:
+On a shared machine matrix-product rates swing by a factor of two within seconds, so nothing is timed on its own:
 candidates take turns, round after round, and what is reported is a ratio of minima within one run.
 The processor time of the calling thread is kept beside wall time, since on a loaded machine only
 that repeats. A run during which the yardstick itself changed is void.
