@@ -1,8 +1,10 @@
 """What the tests of measuring plant: variants with known faults, and a comparison made up whole."""
 
+import dataclasses
+
 import torch
 
-from polyattn import Capabilities, SequenceAttention
+from polyattn import Capabilities, SequenceAttention, Support
 from polyattn.measure.results import (
     Comparison,
     Learning,
@@ -59,6 +61,17 @@ class WrongGradient(Right):
 class NotANumber(Right):
     def attend(self, q, k, v, mask, inputs):
         return super().attend(q, k, v, mask, inputs) * torch.nan
+
+
+class ForwardOnly(Right):
+    """Answers where no gradients are wanted, and only there."""
+
+    capabilities = dataclasses.replace(CLAIMS, devices={"cpu": Support(backward=False)})
+
+
+class WrongForwardOnly(ForwardOnly):
+    def attend(self, q, k, v, mask, inputs):
+        return super().attend(q * 1.01, k, v, mask, inputs)
 
 
 class Raises(Right):
@@ -143,7 +156,7 @@ def measured(name, length, seconds, peak=2**20):
     return Measurement(
         variant=name,
         length=length,
-        ran=name,
+        ran={"forward": name, "backward": name},
         proof=proof,
         forward=timing(*samples, peak=peak),
         backward=timing(*(3 * s for s in samples), peak=3 * peak),

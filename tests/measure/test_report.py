@@ -10,6 +10,7 @@ from tests.measure import planted
 from polyattn.errors import Unavailable
 from polyattn.measure.charts import charts
 from polyattn.measure.markup import Html, element
+from polyattn.measure.page_facts import proof_rows
 from polyattn.measure.report import render, write_page
 from polyattn.measure.results import Measurement, TextRecord
 
@@ -128,3 +129,12 @@ def test_without_matplotlib_the_way_out_is_said(monkeypatch, tmp_path):
     with pytest.raises(Unavailable, match=r"pip install 'polyattn\[report\]'"):
         write_page(planted.comparison(), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
+
+
+def test_the_page_says_who_answered_and_where_two_did_which():
+    whole = planted.comparison()
+    first, second = whole.lengths[0].measurements
+    split = second.model_copy(update={"ran": {"forward": "a", "backward": "b"}})
+    length = whole.lengths[0].model_copy(update={"measurements": (first, split)})
+    rows = list(proof_rows(whole.model_copy(update={"lengths": (length,)})))
+    assert [row[3] for row in rows] == ["base", "forward a, backward b"]

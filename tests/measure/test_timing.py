@@ -12,6 +12,7 @@ from polyattn.errors import UnknownName
 from polyattn.measure import timing
 from polyattn.measure.results import LengthRun
 from polyattn.measure.timing import TimingRequest, measure_length
+from polyattn.operation import Operation
 
 
 @dataclasses.dataclass
@@ -91,6 +92,31 @@ def test_one_that_fails_stays_with_its_reason_and_the_others_go_on(shelf, bluepr
     for fine in (right, other):
         assert fine.reason == ""
         assert fine.backward is not None
+
+
+def chooser(first):
+    """An operation that answers differently with gradients and without."""
+
+    def build(config, sizes):
+        members = {"first": first(None, sizes), "second": planted.Right(None, sizes)}
+        return Operation("chooser", members, planted.Right.Config(), sizes)
+
+    return Blueprint(build)
+
+
+def test_who_runs_is_asked_for_each_pass(shelf):
+    shelf["chooser"] = chooser(planted.ForwardOnly)
+    right, chosen = measure("right", "chooser")[0][-1].measurements
+    assert right.ran == {"forward": "right", "backward": "right"}
+    assert chosen.ran == {"forward": "first", "backward": "second"}
+    assert (chosen.reason, chosen.proof.passed) == ("", True)
+
+
+def test_who_runs_without_gradients_is_proven_too(shelf):
+    shelf["chooser"] = chooser(planted.WrongForwardOnly)
+    chosen = measure("right", "chooser")[0][-1].measurements[1]
+    assert chosen.reason.startswith("wrong at length 64: the output differs")
+    assert chosen.forward is None
 
 
 def test_without_its_baseline_a_length_has_no_ratios(shelf):

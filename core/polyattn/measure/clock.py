@@ -1,9 +1,9 @@
 """Timing that survives a busy machine.
 
-On a shared machine matrix-product rates swing by a factor of two within seconds, so nothing is timed on its own:
-candidates take turns, round after round, and what is reported is a ratio of minima within one run.
-The processor time of the calling thread is kept beside wall time, since on a loaded machine only
-that repeats. A run during which the yardstick itself changed is void.
+On a shared machine matrix-product rates swing by a factor of two within seconds, so nothing is
+timed on its own: candidates take turns, round after round, and what is reported is a ratio of
+minima within one run. The processor time of the calling thread is kept beside wall time, since on a
+loaded machine only that repeats. A run during which the yardstick itself changed is void.
 """
 
 from __future__ import annotations

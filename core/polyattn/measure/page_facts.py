@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polyattn.measure.results import Comparison, Proof
+from polyattn.measure.results import Comparison, Measurement, Proof
 
 
 def machine_facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
@@ -55,10 +55,18 @@ def proof_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
                     measurement.variant,
                     f"{run.length:,}",
                     _rows(proof, run.length),
-                    measurement.ran,
+                    _who(measurement),
                     f"{proof.errors['output']:.1e} / {proof.allowed['output']:.1e}",
                     _gradients(proof),
                 )
+
+
+def _who(measurement: Measurement) -> str:
+    """Who answered; both names where the passes were answered by two."""
+    names = dict.fromkeys(measurement.ran.values())
+    if len(names) < 2:
+        return next(iter(names), "")
+    return ", ".join(f"{kind} {name}" for kind, name in measurement.ran.items())
 
 
 def _rows(proof: Proof, length: int) -> str:

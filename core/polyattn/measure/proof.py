@@ -6,6 +6,8 @@ that ends at position e is the last rows of a sequence of e keys, so the definit
 alone. Where it does not (the rows of a variant may not stand alone, which is tried at a small
 length first), the whole is compared at the largest length whose definition fits in 1 GB.
 
+The output is compared twice, since another implementation may answer where no gradients are wanted.
+
 A variant may differ from its definition in float64 by a few times what the definition itself loses
 in float32, and by a few units in the last place of the largest value.
 """
@@ -155,12 +157,16 @@ def _by_definition(
 def _by_variant(
     variant: SequenceAttention, tensors: Tensors, blocks: Sequence[Block], cotangent: Tensor
 ) -> dict[str, Tensor]:
+    """Its output is two of them, one above the other: with gradients, and without."""
     output = variant(*tensors.qkv, Mask.causal(), tensors.inputs)
     chosen = torch.zeros_like(cotangent)
     for start, end in blocks:
         chosen[:, :, start:end] = cotangent[:, :, start:end]
     output.backward(chosen)
-    rows = torch.cat([output.detach()[:, :, start:end] for start, end in blocks], dim=2)
+    with torch.no_grad():
+        untracked = variant(*tensors.qkv, Mask.causal(), tensors.inputs)
+    both = torch.stack([output.detach(), untracked])
+    rows = torch.cat([both[:, :, :, start:end] for start, end in blocks], dim=3)
     return _results(rows, tensors)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import pydantic
 
-FORMAT = 1
+FORMAT = 2
 """Raised when a field of ``compare.json`` changes its meaning."""
 
 UNFINISHED = "not finished"
@@ -33,8 +33,8 @@ class Proof(Record):
     """The correctness check that precedes a timing.
 
     rows: how many query rows of ``length`` were compared with the definition in float64.
-    errors, allowed: largest difference, and its bound, of "output" and of the gradient of each
-    input.
+    errors, allowed: largest difference, and its bound, of "output" (with gradients and without,
+    the larger one) and of the gradient of each input.
     """
 
     passed: bool
@@ -55,11 +55,12 @@ class Timing(Record):
 
 
 class Measurement(Record):
-    """One variant at one length. ran: which implementation answered the call."""
+    """One variant at one length. ran: which implementation answers each pass; one may answer only
+    where no gradients are wanted."""
 
     variant: str
     length: int
-    ran: str = ""
+    ran: dict[Pass, str] = {}
     reason: str = ""
     proof: Proof | None = None
     forward: Timing | None = None

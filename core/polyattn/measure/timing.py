@@ -64,7 +64,7 @@ class _Entrant:
     name: str
     variant: SequenceAttention | None = None
     tensors: Tensors | None = None
-    ran: str = ""
+    ran: dict[Pass, str] = field(default_factory=dict)
     reason: str = ""
     proof: Proof | None = None
     peaks: dict[Pass, int] = field(default_factory=dict)
@@ -175,12 +175,14 @@ def _prepare(entrant: _Entrant, request: TimingRequest) -> None:
         variant, request.heads, request.head_dim, request.length, request.seed
     )
     entrant.variant = variant
-    entrant.ran = _who_runs(entrant.name, variant, request, sizes)
+    entrant.ran = {kind: _who_runs(entrant.name, variant, request, sizes, kind) for kind in PASSES}
     entrant.proof = prove(variant, entrant.tensors, request.seed)
     entrant.reason = entrant.proof.reason
 
 
-def _who_runs(name: str, variant: SequenceAttention, request: TimingRequest, sizes: Sizes) -> str:
+def _who_runs(
+    name: str, variant: SequenceAttention, request: TimingRequest, sizes: Sizes, kind: Pass
+) -> str:
     if not isinstance(variant, Operation):
         return name
     call = Call(
@@ -193,15 +195,17 @@ def _who_runs(name: str, variant: SequenceAttention, request: TimingRequest, siz
         parts=Mask.causal().parts,
         prefix=0,
         dropout=0.0,
-        grad=True,
+        grad=kind == "backward",
     )
     return variant.choose(call).name
 
 
 def _weigh(entrant: _Entrant, kind: Pass) -> None:
+    assert entrant.proof is not None
+    assert entrant.tensors is not None
     candidate = entrant.candidate(kind)
-    if kind == "forward":
-        # What a variant makes at its first call is not the call's. The proof had gradients on.
+    if entrant.proof.length != entrant.tensors.length:
+        # What a variant makes at its first call of a length is not the call's.
         candidate()
     entrant.peaks[kind] = peak_bytes(candidate)
 
