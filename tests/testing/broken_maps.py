@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polyattn import FeatureMapAttention, FeatureMapCapabilities
+from polyattn import FeatureMapAttention, FeatureMapCapabilities, Support
 
 
 class PlainGate(FeatureMapAttention):
     """y = x * sigmoid(W2 relu(W1 mean(x)))."""
 
-    capabilities = FeatureMapCapabilities(gate=(0.0, 1.0))
+    capabilities = FeatureMapCapabilities(keep=True, gate=(0.0, 1.0), compiles="dynamic")
 
     def build(self) -> None:
         channels = self.require_channels()
@@ -22,11 +22,14 @@ class PlainGate(FeatureMapAttention):
         return max(1, channels // 4)
 
     def attend(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        gate = torch.sigmoid(self.up(torch.relu(self.down(self.pooled(x)))))
+        gate = torch.sigmoid(self.up(torch.relu(self.down(self.pooled(x, keep)))))
         return self.gated(x, gate.reshape(gate.shape[0], -1, *[1] * (x.dim() - 2)))
 
-    def pooled(self, x: Tensor) -> Tensor:
-        return x.flatten(2).mean(2)
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        if keep is None:
+            return x.flatten(2).mean(2)
+        total = x.masked_fill(~keep[:, None], 0.0).flatten(2).sum(2)
+        return total / keep.flatten(1).sum(1, keepdim=True)
 
     def gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return x * gate
@@ -53,14 +56,14 @@ class NoHiddenChannels(PlainGate):
     def hidden(self, channels: int) -> int:
         return channels // 4
 
-    def pooled(self, x: Tensor) -> Tensor:
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
         if not self.hidden(x.shape[1]):
             raise RuntimeError("weight of size [0, 1] given")
-        return super().pooled(x)
+        return super().pooled(x, keep)
 
 
 class SumsThePixels(PlainGate):
-    def pooled(self, x: Tensor) -> Tensor:
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
         return x.flatten(2).sum(2)
 
 
@@ -70,14 +73,70 @@ class AddsTheGate(PlainGate):
 
 
 class PoolsOverTheBatch(PlainGate):
-    def pooled(self, x: Tensor) -> Tensor:
-        return super().pooled(x).mean(0, keepdim=True).expand(x.shape[0], -1)
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        return super().pooled(x, keep).mean(0, keepdim=True).expand(x.shape[0], -1)
 
 
 class NormalisesOverTheBatch(PlainGate):
-    def pooled(self, x: Tensor) -> Tensor:
-        pooled = super().pooled(x)
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        pooled = super().pooled(x, keep)
         return pooled - pooled.mean(0, keepdim=True)
+
+
+class NarrowsChannelsLast(PlainGate):
+    """Takes another path for another memory format, in float32."""
+
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        pooled = super().pooled(x, keep)
+        return pooled if x.is_contiguous() else pooled.float().to(x.dtype)
+
+
+class ZerosCountAsPixels(PlainGate):
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        return super().pooled(x if keep is None else x * keep[:, None], None)
+
+
+class KeepOfTheFirstSample(PlainGate):
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        return super().pooled(x, None if keep is None else keep[:1].expand(keep.shape))
+
+
+class GateOfTwo(PlainGate):
+    def gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * gate * 2
+
+
+class GateByTanh(PlainGate):
+    def gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * (2 * gate - 1)
+
+
+class ReadsAPixel(PlainGate):
+    def gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * gate if float(gate.max()) < 2 else x
+
+
+class OtherwiseWhenCompiled(PlainGate):
+    def gated(self, x: Tensor, gate: Tensor) -> Tensor:
+        return x * gate * (0.999 if torch.compiler.is_compiling() else 1.0)
+
+
+class IgnoresKeep(PlainGate):
+    capabilities = FeatureMapCapabilities()
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        return self.attend(x, None)
+
+
+class TakesAnyMap(PlainGate):
+    """Claims images in float64, and refuses nothing else."""
+
+    capabilities = FeatureMapCapabilities(
+        spatial_dims={2}, keep=True, devices={"cpu": Support(dtypes={torch.float64})}
+    )
+
+    def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        return self.attend(x, keep)
 
 
 CAUGHT: tuple[tuple[type[PlainGate], str], ...] = (
@@ -87,5 +146,14 @@ CAUGHT: tuple[tuple[type[PlainGate], str], ...] = (
     (AddsTheGate, "check_fm_matches_reference"),
     (PoolsOverTheBatch, "check_fm_batch_independence"),
     (NormalisesOverTheBatch, "check_fm_batch_independence"),
+    (NarrowsChannelsLast, "check_fm_shape_grid"),
+    (ZerosCountAsPixels, "check_fm_masked_region"),
+    (KeepOfTheFirstSample, "check_fm_masked_region"),
+    (GateOfTwo, "check_fm_gate_bounds"),
+    (GateByTanh, "check_fm_gate_bounds"),
+    (IgnoresKeep, "check_fm_unsupported_raises"),
+    (TakesAnyMap, "check_fm_unsupported_raises"),
+    (ReadsAPixel, "check_fm_compile"),
+    (OtherwiseWhenCompiled, "check_fm_compile"),
 )
 """Each with the check that must catch it, by name."""

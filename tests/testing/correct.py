@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
+from torch.nn.functional import dropout
 
-from polyattn import PARTS, Capabilities, Inputs, Mask, SequenceAttention, kit
+from polyattn import PARTS, Capabilities, Inputs, Mask, SequenceAttention, Support, kit
 
 SOFTMAX = Capabilities(
     masks=PARTS,
@@ -14,13 +17,15 @@ SOFTMAX = Capabilities(
     rows_sum_to_one=True,
     linear_in_values=True,
     key_order_invariant=True,
+    compiles="dynamic",
+    devices={"cpu": Support(double_backward=True)},
 )
 
 
 class Plain(SequenceAttention):
     """Softmax attention in small steps, each of which a broken one may change."""
 
-    capabilities = SOFTMAX
+    capabilities = dataclasses.replace(SOFTMAX, dropout=True)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         k, v = self.spread(k, q.shape[1]), self.spread(v, q.shape[1])
@@ -28,7 +33,7 @@ class Plain(SequenceAttention):
         bias = self.bias(mask, logits)
         if bias is not None:
             logits = logits + bias
-        weights = self.weights(logits, self.keep(mask, logits))
+        weights = self.dropped(self.weights(logits, self.keep(mask, logits)))
         return self.out(weights.to(v.dtype), v)
 
     def spread(self, x: Tensor, heads: int) -> Tensor:
@@ -49,6 +54,9 @@ class Plain(SequenceAttention):
     def weights(self, logits: Tensor, keep: Tensor | None) -> Tensor:
         return kit.masked_softmax(logits, keep)
 
+    def dropped(self, weights: Tensor) -> Tensor:
+        return dropout(weights, self.dropout_p) if self.dropout_p else weights
+
     def out(self, weights: Tensor, v: Tensor) -> Tensor:
         return weights @ v
 
@@ -56,7 +64,8 @@ class Plain(SequenceAttention):
 class Online(SequenceAttention):
     """The same by running maximum and sum over blocks of keys."""
 
-    capabilities = SOFTMAX
+    # The number of its blocks depends on the length: one graph each.
+    capabilities = dataclasses.replace(SOFTMAX, compiles="no")
     block = 16
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:

@@ -7,17 +7,23 @@ from collections.abc import Iterable
 from functools import cache
 
 import pytest
-from tests.testing import broken, broken_in_order, broken_manners, broken_maps
+from tests.testing import broken, broken_claims, broken_in_order, broken_manners, broken_maps
 from tests.testing.correct import Online, Plain
 
-from polyattn.testing import Result, Status, run_checks, subjects_of_class
+from polyattn import Sizes
+from polyattn.contract import SequenceAttention
+from polyattn.operation import Operation
+from polyattn.options import Options
+from polyattn.testing import Result, Status, iter_checks, run_checks, subjects_of_class
 from polyattn.testing.planned import Check
 from polyattn.testing.runner import checks_of
+from polyattn.testing.variant import VariantSubject
 
 CAUGHT = (
     *broken.CAUGHT,
     *broken_in_order.CAUGHT,
     *broken_manners.CAUGHT,
+    *broken_claims.CAUGHT,
     *broken_maps.CAUGHT,
 )
 
@@ -38,7 +44,7 @@ def failures(results: Iterable[Result]) -> list[Result]:
 def test_a_broken_variant_is_caught_by_name(variant: type, name: str) -> None:
     planned = checks(variant, name)
     assert planned, f"{name} is not generated for {variant.__name__}"
-    failed = failures(run_checks(planned, on_fail="collect"))
+    failed = failures(run_checks(planned, on_fail="collect", extended=True))
     assert failed
     assert all(result.status is Status.FAILED for result in failed), failed[0].reason
     assert failed[0].failure is not None
@@ -47,7 +53,7 @@ def test_a_broken_variant_is_caught_by_name(variant: type, name: str) -> None:
 
 @pytest.mark.parametrize("variant", [Plain, Online, broken_maps.PlainGate])
 def test_a_correct_variant_passes_everything(variant: type) -> None:
-    failed = failures(run_checks(checks(variant), on_fail="collect"))
+    failed = failures(run_checks(checks(variant), on_fail="collect", extended=True))
     assert not failed, "\n".join(f"{result.id}: {result.reason}" for result in failed)
 
 
@@ -55,13 +61,32 @@ def test_a_correct_variant_passes_everything(variant: type) -> None:
 def _every_check() -> frozenset[str]:
     names = {check.id.partition("[")[0] for check in checks(Plain)}
     names |= {check.id.partition("[")[0] for check in checks(broken_maps.PlainGate)}
-    return frozenset(names | {"check_unsupported_raises"})
+    return frozenset(names | {"check_unsupported_raises", "check_fm_unsupported_raises"})
 
 
 def test_every_check_catches_at_least_two_broken_variants() -> None:
     kills = Counter(name for _, name in CAUGHT)
     assert {name: kills[name] for name in _every_check() if kills[name] < 2} == {}
     assert set(kills) <= _every_check()
+
+
+def test_an_operation_whose_member_answers_by_its_reference_is_caught() -> None:
+    def build(config: Options, sizes: Sizes | None) -> SequenceAttention:
+        members = {"slow": broken_manners.AnswersByItsReference(config, sizes)}
+        return Operation("softmax_of_sorts", members, config, sizes)
+
+    subject = VariantSubject("softmax_of_sorts", build, Plain.Config())
+    found = {check.id: check for check in iter_checks(subject)}
+    result = run_checks([found["check_backend_really_used"]], on_fail="collect")[0]
+    assert result.status is Status.FAILED
+    assert "answered by reference()" in result.reason
+
+
+def test_what_takes_seconds_is_run_where_it_is_asked_for() -> None:
+    (planned,) = checks(Plain, "check_compile")
+    (result,) = run_checks([planned], on_fail="collect")
+    assert result.status is Status.NOT_RUN
+    assert "--extended" in result.reason
 
 
 def test_ids_are_unique() -> None:

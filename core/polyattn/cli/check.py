@@ -47,6 +47,9 @@ def check(
         str | None,
         typer.Option(metavar="none", help="none: it is not meant to be softmax attention."),
     ] = None,
+    extended: Annotated[
+        bool, typer.Option("--extended", help="Run what takes seconds, too: compilation.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data, not text.")] = False,
 ) -> None:
     """Check an attention: each property passed, failed or not claimed; failures explained.
@@ -66,7 +69,9 @@ def check(
         wishes = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
         reports = [_through_door(target, door, wishes, reference, as_json)]
     else:
-        reports = [_registered(name, as_json, among_others=every) for name in _names(target)]
+        reports = [
+            _registered(name, as_json, extended, among_others=every) for name in _names(target)
+        ]
     if as_json:
         print(json.dumps([report.as_json() for report in reports], indent=2))
     if not all(report.good for report in reports):
@@ -115,11 +120,13 @@ class Report:
         for note in self.notes:
             self.say(f"  found out: {note}")
 
-    def run(self, checks: Iterable[Check], limit: float | None = None) -> None:
+    def run(
+        self, checks: Iterable[Check], limit: float | None = None, extended: bool = False
+    ) -> None:
         """Run the checks; the first failure is told as soon as it happens."""
         from polyattn.testing.runner import run_checks
 
-        run_checks(checks, on_fail="collect", callback=self._heard, limit=limit)
+        run_checks(checks, on_fail="collect", callback=self._heard, limit=limit, extended=extended)
         self._close()
 
     def say(self, text: str) -> None:
@@ -186,7 +193,7 @@ def _line(name: str, results: list[Result]) -> str:
     return f"{results[0].status:<12} {name}: {results[0].reason}"
 
 
-def _registered(name: str, silent: bool, *, among_others: bool) -> Report:
+def _registered(name: str, silent: bool, extended: bool, *, among_others: bool) -> Report:
     from polyattn.testing.runner import checks_of
     from polyattn.testing.variant import subjects_of
 
@@ -200,7 +207,7 @@ def _registered(name: str, silent: bool, *, among_others: bool) -> Report:
         report.say(f"{name}: cannot be checked: {error}\n")
         return report
     report.open(())
-    report.run(checks_of(subjects))
+    report.run(checks_of(subjects), extended=extended)
     return report
 
 

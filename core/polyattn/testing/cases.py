@@ -54,6 +54,7 @@ SQUARE = Shape(name="square", batch=2, heads=3, queries=12, keys=12)
 LONG_ODD = Shape(name="long_odd", batch=2, queries=37, keys=37)
 SINGLE = Shape(name="single", batch=1, heads=1, queries=1, keys=1)
 TINY = Shape(name="tiny", batch=1, queries=3, keys=4, head_dim=3, value_dim=2)
+TINY_EVEN = Shape(name="tiny_even", batch=1, queries=3, keys=3, head_dim=3, value_dim=3)
 
 
 def fit(shape: Shape, claims: Capabilities) -> Shape:

@@ -7,16 +7,25 @@ from collections.abc import Callable, Iterator
 import torch
 
 from polyattn.capabilities import PARTS, Part
-from polyattn.testing.cases import LONG_ODD, RECTANGULAR, SINGLE, SQUARE, Shape
+from polyattn.testing.cases import (
+    LONG_ODD,
+    RECTANGULAR,
+    SINGLE,
+    SQUARE,
+    TINY,
+    TINY_EVEN,
+    Shape,
+)
 from polyattn.testing.checks import autograd, contract, heads, life_cycle, local, values
 from polyattn.testing.checks import independence as independence_checks
 from polyattn.testing.checks.refusals import check_unsupported_raises, name_of, unclaimed
 from polyattn.testing.feature_maps import FeatureMapSubject
+from polyattn.testing.generate_claims import claimed_properties
 from polyattn.testing.generate_maps import feature_maps
 from polyattn.testing.generate_masks import causality, decoding, masks
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
-from polyattn.testing.subject import Subject
+from polyattn.testing.subject import DEVICE, Subject
 from polyattn.testing.variant import AnySubject, VariantSubject
 
 
@@ -37,6 +46,7 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         decoding,
         local_checks,
         heads_checks,
+        claimed_properties,
         autograd_checks,
         life_cycle_checks,
     ):
@@ -59,6 +69,11 @@ def single_parts(subject: Subject) -> tuple[Part, ...]:
     """The parts that can be asked for one at a time, beyond those that every call has."""
     claims = subject.capabilities
     return tuple(part for part in PARTS if part in claims.masks - claims.requires)
+
+
+def learnable(subject: Subject) -> tuple[Part, ...]:
+    """The parts of a mask that a gradient can reach. To refuse that is the subject's right."""
+    return tuple(p for p in single_parts(subject) if p in ("bias", "alibi") and subject.backward)
 
 
 def not_claimed(function: Callable[..., None], reason: str) -> Check:
@@ -103,6 +118,16 @@ def value_checks(subject: Subject) -> Iterator[Check]:
                 yield planned(
                     values.check_matches_reference, f"{name}-{part}", subject, shape, (part,)
                 )
+        for part in learnable(subject):
+            yield planned(
+                values.check_matches_reference,
+                f"learned_{part}",
+                subject,
+                SQUARE,
+                (part,),
+                learns_mask=True,
+                may_refuse=True,
+            )
         if subject.softmax:
             yield planned(values.check_matches_loop, "plain", subject)
             for part in single_parts(subject):
@@ -208,8 +233,20 @@ def autograd_checks(subject: Subject) -> Iterator[Check]:
     else:
         yield planned(check, "plain", subject)
         for part in single_parts(subject):
-            condition = part in ("bias", "alibi")
-            yield planned(check, part, subject, (part,), may_refuse=condition)
+            yield planned(check, part, subject, (part,))
+        for part in learnable(subject):
+            label = f"learned_{part}"
+            yield planned(check, label, subject, (part,), learns_mask=True, may_refuse=True)
+    twice = subject.capabilities.devices.get(DEVICE)
+    if twice is None or not twice.double_backward or torch.float64 not in subject.dtypes:
+        yield not_claimed(autograd.check_double_backward, "double_backward is not claimed")
+    else:
+        # Of one width, some code takes another path than of two.
+        for name, shape in shapes(subject, TINY, TINY_EVEN).items():
+            yield planned(autograd.check_double_backward, name, subject, shape)
+            if "causal" in single_parts(subject):
+                label = f"{name}-causal"
+                yield planned(autograd.check_double_backward, label, subject, shape, ("causal",))
     for layout in (*autograd.LAYOUTS, "grad_out_expanded"):
         yield planned(autograd.check_noncontiguous, layout, subject, layout)
 

@@ -11,6 +11,7 @@ from polyattn.testing.checks import decoding as decoding_checks
 from polyattn.testing.checks import masks as mask_checks
 from polyattn.testing.checks.empty_rows import check_fully_masked_rows
 from polyattn.testing.checks.padding import check_padding_equals_truncation
+from polyattn.testing.checks.states import MISFITS, check_state_fits, check_state_is_a_value
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subject import Subject
@@ -193,7 +194,7 @@ def decoding(subject: Subject) -> Iterator[Check]:
     parallel = decoding_checks.check_decode_equals_parallel
     padded = decoding_checks.check_cache_left_padding
     if claims.state == "none":
-        for check in (parallel, padded):
+        for check in (parallel, padded, check_state_is_a_value, check_state_fits):
             yield withheld(check, Status.NOT_CLAIMED, "no decoding state is claimed")
         return
     for cut in ("tokens", "chunks", "prefill", "whole"):
@@ -210,6 +211,12 @@ def decoding(subject: Subject) -> Iterator[Check]:
     if subject.backward:
         for cut in ("tokens", "chunks"):
             yield planned(parallel, f"{cut}-gradients", subject, cut, gradients=True)
+            label = f"{cut}-gradients_of_queries"
+            yield planned(parallel, label, subject, cut, gradients=True, frozen_keys=True)
+    for mode in ("no_grad", "inference", *(("gradients",) if subject.backward else ())):
+        yield planned(check_state_is_a_value, mode, subject, mode)
+    for case in MISFITS:
+        yield planned(check_state_fits, case, subject, case)
     if "padding" not in claims.masks:
         yield _missing(padded, "padding")
         return

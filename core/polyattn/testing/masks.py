@@ -4,7 +4,7 @@ two samples apart by luck: what matters is planted, and every sample and head ge
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -108,6 +108,36 @@ def combine(parts: Iterable[Part], shape: Shape, seed: int = 0) -> Mask:
     for part in parts:
         mask = mask & PLAIN[part](shape, seed)
     return mask
+
+
+def learned(mask: Mask) -> Mask:
+    """The same with biases and slopes that require gradients, in float64."""
+
+    def leaf(x: Tensor) -> Tensor:
+        return x.detach().double().clone().requires_grad_()
+
+    return dataclasses.replace(
+        mask,
+        biases=tuple(leaf(x) for x in mask.biases),
+        slopes=None if mask.slopes is None else leaf(mask.slopes),
+    )
+
+
+def learned_of(mask: Mask) -> dict[str, Tensor]:
+    """What of a mask requires gradients: bias0, bias1, ... and slopes."""
+    found = {f"bias{i}": x for i, x in enumerate(mask.biases)}
+    if mask.slopes is not None:
+        found["slopes"] = mask.slopes
+    return {name: x for name, x in found.items() if x.requires_grad}
+
+
+def relearned(mask: Mask, tensors: Mapping[str, Tensor]) -> Mask:
+    """The mask with these in place of its ``learned_of``."""
+    return dataclasses.replace(
+        mask,
+        biases=tuple(tensors.get(f"bias{i}", x) for i, x in enumerate(mask.biases)),
+        slopes=tensors.get("slopes", mask.slopes),
+    )
 
 
 def with_part(claims: Capabilities, part: Part, shape: Shape, seed: int = 0) -> Mask:

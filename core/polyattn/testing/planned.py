@@ -19,6 +19,8 @@ class Check:
     reason: str = ""
     may_refuse: bool = False
     """A refusal (Unsupported) is an answer: a pair or a condition, which nothing claims."""
+    extended: bool = False
+    """It takes seconds, and is run where it is asked for."""
     may_raise: bool = False
     """Any exception of the code is an answer: it claims nothing of the kind."""
 
@@ -30,6 +32,7 @@ def planned(
     *arguments: object,
     may_refuse: bool = False,
     may_raise: bool = False,
+    extended: bool = False,
     **parameters: object,
 ) -> Check:
     """``function(*arguments, **parameters)`` under the id ``name[label]``."""
@@ -38,6 +41,7 @@ def planned(
         run=lambda: function(*arguments, **parameters),
         may_refuse=may_refuse,
         may_raise=may_raise,
+        extended=extended,
     )
 
 

@@ -25,11 +25,13 @@ def check_variant(
     expected_failures: Mapping[str, str] | None = None,
     on_fail: Literal["raise", "collect"] = "raise",
     callback: Callback | None = None,
+    extended: bool = False,
 ) -> list[Result]:
     """Check a registered variant, operation or preset under each of its examples.
 
     expected_failures: ``{id: reason}``, strict: one that passes fails the run, and so does an id
     that belongs to no check. callback: told of each result as it comes.
+    extended: run what takes seconds (compilation) as well.
     Raises: CheckFailure at the first failure with ``on_fail="raise"``; ConfigError for ids that
     match nothing; whatever an unexpected error of the suite is, as it is.
     """
@@ -38,6 +40,7 @@ def check_variant(
         expected_failures=expected_failures,
         on_fail=on_fail,
         callback=callback,
+        extended=extended,
     )
 
 
@@ -61,6 +64,7 @@ def run_checks(
     on_fail: Literal["raise", "collect"] = "raise",
     callback: Callback | None = None,
     limit: float | None = None,
+    extended: bool = False,
 ) -> list[Result]:
     """Run checks one by one; none depends on another. Parameters as of ``check_variant``.
 
@@ -80,6 +84,9 @@ def run_checks(
     for check in planned:
         if limit is not None and time.monotonic() > started + limit:
             reason = f"{limit:g} seconds were over"
+            check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
+        if check.extended and not extended:
+            reason = "takes seconds: ask for it with --extended"
             check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
         result = run_check(check, expected.get(check.id))
         results.append(result)

@@ -20,7 +20,7 @@ from polyattn.errors import Unsupported
 from polyattn.state import State
 from polyattn.testing.cases import Sample, Shape, draw, fit
 from polyattn.testing.loops import elementwise_attention
-from polyattn.testing.masks import needed
+from polyattn.testing.masks import learned_of, needed
 from polyattn.testing.numerics import need_tensor
 from polyattn.testing.results import Mismatch, Seen
 
@@ -44,7 +44,7 @@ def blaming(given: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """An output and the gradients of every leaf (and of the biases, as bias0, bias1...)."""
+    """An output and the gradients of every leaf: of what the mask learns, too."""
 
     out: Tensor
     grads: Mapping[str, Tensor]
@@ -146,8 +146,7 @@ def run(
 ) -> Outcome:
     """Forward and backward of ``function`` on fresh leaves of ``sample``."""
     fresh = sample.each(lambda x: x.detach().clone().requires_grad_())
-    biases = [bias for bias in fresh.mask.biases if bias.requires_grad]
-    leaves = {**fresh.leaves(), **{f"bias{i}": bias for i, bias in enumerate(biases)}}
+    leaves = {**fresh.leaves(), **learned_of(fresh.mask)}
     out = function(fresh)
     if grad_out is None:
         grad_out = fixed_gradient(out)

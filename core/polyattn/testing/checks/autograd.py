@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 from polyattn.capabilities import Part
-from polyattn.testing.cases import SQUARE, TINY, Sample, normal
+from polyattn.testing.cases import SQUARE, TINY, Sample, Shape, normal
 from polyattn.testing.compare import same_outcome
-from polyattn.testing.masks import combine
+from polyattn.testing.masks import combine, learned, learned_of, relearned
 from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import Outcome, Subject, blaming
@@ -22,36 +22,61 @@ from polyattn.testing.subject import Outcome, Subject, blaming
     causes=(
         "a backward pass written by hand that lacks one path",
         "a normaliser or a maximum that is detached, and matters",
-        "a bias whose gradient is dropped",
+        "a bias whose gradient is dropped, or slopes of alibi whose gradient is",
     ),
     claim="devices (backward)",
 )
-def check_gradcheck(subject: Subject, parts: tuple[Part, ...] = ()) -> None:
-    shape = subject.fit(TINY)
+def check_gradcheck(
+    subject: Subject, parts: tuple[Part, ...] = (), learns_mask: bool = False
+) -> None:
+    """``learns_mask``: biases and slopes require gradients, too."""
+    _finite_differences(subject, parts, learns_mask, gradcheck)
+
+
+@proves(
+    "The gradients of the gradients are those of finite differences, in float64.",
+    causes=(
+        "a backward pass under once_differentiable, or of a kernel that has no second one",
+        "a backward pass that detaches what it reads",
+    ),
+    claim="devices (double_backward)",
+)
+def check_double_backward(subject: Subject, shape: Shape, parts: tuple[Part, ...] = ()) -> None:
+    _finite_differences(subject, parts, False, gradgradcheck, shape)
+
+
+def _finite_differences(
+    subject: Subject,
+    parts: tuple[Part, ...],
+    learns_mask: bool,
+    compared: Callable[..., bool],
+    shape: Shape = TINY,
+) -> None:
+    shape = subject.fit(shape)
+    mask = combine(sorted(subject.capabilities.requires | frozenset(parts)), shape)
     sample = subject.draw(shape, dtype=torch.float64)
-    sample = sample.masked(combine(sorted(subject.capabilities.requires | frozenset(parts)), shape))
-    biases = tuple(x.double().requires_grad_() for x in sample.mask.biases)
-    sample = sample.masked(dataclasses.replace(sample.mask, biases=biases))
+    sample = sample.masked(learned(mask) if learns_mask else mask)
     instance = subject.at(shape, dtype=torch.float64)
-    leaves = sample.each(lambda x: x.clone().requires_grad_()).leaves()
+    drawn = sample.each(lambda x: x.clone().requires_grad_()).leaves()
+    leaves = {**drawn, **learned_of(sample.mask)}
 
     def function(*tensors: Tensor) -> Tensor:
-        named = dict(zip(leaves, tensors, strict=False))
-        mask = dataclasses.replace(sample.mask, biases=tensors[len(leaves) :])
-        return instance(sample.having(**named).masked(mask))
+        named = dict(zip(leaves, tensors, strict=True))
+        own = {name: named[name] for name in drawn}
+        return instance(sample.having(**own).masked(relearned(sample.mask, named)))
 
-    function(*leaves.values(), *biases)
+    function(*leaves.values())
     with blaming(sample.describe()):
         try:
-            torch.autograd.gradcheck(
+            compared(
                 function,
-                (*leaves.values(), *biases),
+                tuple(leaves.values()),
                 atol=1e-5,
                 rtol=1e-4,
                 # One random direction where every element would take minutes.
                 fast_mode=sum(x.numel() for x in leaves.values()) > 500,
             )
-        except torch.autograd.gradcheck.GradcheckError as error:  # type: ignore[attr-defined]
+        except GradcheckError as error:
             told = " ".join(str(error).split())[:300]
             raise Mismatch(Seen(what=told, given=sample.describe())) from error
 

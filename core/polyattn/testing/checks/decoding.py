@@ -83,7 +83,9 @@ def check_decode_equals_parallel(
     long: bool = False,
     gradients: bool = False,
     kv_heads: int = 0,
+    frozen_keys: bool = False,
 ) -> None:
+    """``frozen_keys``: of all that is given, only the queries require gradients."""
     shape = subject.fit(SQUARE.of(queries=150, keys=150, batch=1) if long else SQUARE)
     if kv_heads:
         shape = shape.of(heads=2 * kv_heads, kv_heads=kv_heads)
@@ -103,9 +105,11 @@ def check_decode_equals_parallel(
                 given=given,
             )
         return
-    fresh = sample.each(lambda x: x.clone().requires_grad_())
+    fresh = sample.each(lambda x: x.clone())
+    leaves = {"q": fresh.q} if frozen_keys else fresh.leaves()
+    for leaf in leaves.values():
+        leaf.requires_grad_()
     pieces = decode(instance, fresh, CUTS[cut])
-    leaves = fresh.leaves()
     with blaming(given):
         found = torch.autograd.grad(
             pieces, list(leaves.values()), fixed_gradient(pieces).to(pieces.dtype)

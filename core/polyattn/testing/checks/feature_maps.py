@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
+from polyattn.errors import PolyattnError
 from polyattn.testing.cases import normal
 from polyattn.testing.feature_maps import FeatureMapSubject, against_map_definition
-from polyattn.testing.numerics import compare, need_finite, need_tensor, same_tolerance
+from polyattn.testing.numerics import compare, largest, need_finite, need_tensor, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subject import blaming, fixed_gradient
 
 
 @proves(
@@ -45,7 +47,7 @@ def check_fm_shape_grid(
         if given is not x and min(size[1:]) > 1 and out.stride() != given.stride():
             what = f"channels_last in, strides {out.stride()} out, expected {given.stride()}"
             raise Mismatch(Seen(what=what, given=told))
-        against = 1e-2 if dtype.itemsize == 2 else 1e-5
+        against = 1e-2 if dtype.itemsize == 2 else same_tolerance(dtype, largest(x))
         compare(
             "the output, against that of contiguous memory",
             out,
@@ -96,3 +98,112 @@ def check_fm_batch_independence(subject: FeatureMapSubject, size: tuple[int, ...
         tolerance=tolerance,
         given=given,
     )
+
+
+@proves(
+    "Pixels that keep closes count for nothing: a padded map gives on its real pixels what it "
+    "gives without the padding.",
+    causes=(
+        "a mean over all pixels, or divided by the size of the padded map",
+        "keep of the first sample used for all",
+        "padding set to zero, which a maximum or a mean still counts",
+    ),
+    claim="keep",
+)
+def check_fm_masked_region(
+    subject: FeatureMapSubject, size: tuple[int, ...], garbage: float
+) -> None:
+    """Sample b is padded by b + 1 pixels at the end of each dimension."""
+    dtype, batch = subject.dtype, size[0]
+    module = subject.build(size[1], dtype)
+    wide = (*size[:2], *(n + batch for n in size[2:]))
+    keep = torch.ones(batch, *wide[2:], dtype=torch.bool)
+    for b in range(batch):
+        for axis in range(len(size) - 2):
+            keep[b].narrow(axis, size[2 + axis] - b, batch + b).fill_(False)
+    x = normal(*wide, seed=4).to(dtype).masked_fill(~keep[:, None], garbage).requires_grad_()
+    given = f"x {wide}, {dtype}, closed pixels of {garbage:g}"
+    weight = fixed_gradient(x).to(dtype) * keep[:, None]
+    with blaming(given):
+        out = need_tensor("the output", module(x, keep), given)
+        (grad,) = torch.autograd.grad(out, x, weight)
+    for b in range(batch):
+        corner = [n - b for n in size[2:]]
+        own = _corner(x.detach(), b, corner).contiguous().requires_grad_()
+        with blaming(given):
+            alone = module(own)
+            (wanted,) = torch.autograd.grad(alone, own, _corner(weight, b, corner))
+        for what, got, want in (("output", out, alone), ("gradient", grad, wanted)):
+            compare(
+                f"the {what} of the real pixels of sample {b}, against it cropped",
+                _corner(got, b, corner),
+                want,
+                tolerance=same_tolerance(dtype, max(largest(x), largest(want)), factor=4.0),
+                given=given,
+            )
+    compare(
+        "the gradient of the closed pixels",
+        grad.masked_select(~keep[:, None]),
+        torch.zeros_like(grad.masked_select(~keep[:, None])),
+        tolerance=0.0,
+        given=given,
+    )
+
+
+def _corner(x: Tensor, sample: int, lengths: list[int]) -> Tensor:
+    """The first pixels of one sample, (1, C, *lengths)."""
+    own = x[sample : sample + 1]
+    for axis, length in enumerate(lengths, start=2):
+        own = own.narrow(axis, 0, length)
+    return own
+
+
+@proves(
+    "The output is the input times a gate within the range that is claimed, however loud the map.",
+    causes=(
+        "an activation of another range, or none",
+        "a factor on the gate, or the gate added to one",
+        "the gate added in place of multiplied",
+    ),
+    claim="gate",
+)
+def check_fm_gate_bounds(
+    subject: FeatureMapSubject, size: tuple[int, ...], loudness: float
+) -> None:
+    claimed = subject.capabilities.gate
+    assert claimed is not None, "only a claimed range can be left"
+    low, high = claimed
+    dtype = subject.dtype
+    module = subject.build(size[1], dtype)
+    drawn = normal(*size, seed=5).to(dtype)
+    # Away from zero, where the quotient says nothing; a mean that is large saturates the gate.
+    x = (drawn + torch.where(drawn < 0, -0.5, 0.5)) * loudness
+    given = f"x {size}, {dtype}, {loudness:g} times as loud"
+    with blaming(given), torch.no_grad():
+        gate = need_tensor("the output", module(x), given) / x
+    need_finite("the gate", gate, given)
+    slack = same_tolerance(dtype, 1.0)
+    compare("the gate", gate, gate.clamp(low, high), tolerance=slack, given=given)
+
+
+@proves(
+    "What is not claimed raises: a mask of pixels, a dtype, a number of spatial dimensions.",
+    causes=(
+        "forward() overridden, so that the base class checks nothing",
+        "a claim that is missing: if the call works, declare it",
+    ),
+)
+def check_fm_unsupported_raises(
+    subject: FeatureMapSubject, size: tuple[int, ...], dtype: torch.dtype, masked: bool
+) -> None:
+    x = normal(*size, seed=6).to(dtype)
+    keep = (torch.ones(size[0], *size[2:], dtype=torch.bool),) if masked else ()
+    given = f"x {size}, {dtype}{', and keep' if masked else ''}"
+    try:
+        subject.build(size[1], dtype)(x, *keep)
+    except (PolyattnError, ValueError):
+        return
+    except Exception as error:
+        what = f"it raised {type(error).__name__}, expected Unsupported or ShapeError"
+        raise Mismatch(Seen(what=what, given=given)) from error
+    raise Mismatch(Seen(what="a call that is not claimed was answered", given=given))

@@ -7,7 +7,7 @@ import torch
 from polyattn.capabilities import Part
 from polyattn.testing.cases import SQUARE, TINY, Sample, Shape
 from polyattn.testing.compare import against_definition
-from polyattn.testing.masks import combine, with_part
+from polyattn.testing.masks import combine, learned, with_part
 from polyattn.testing.numerics import compare, need_finite, same_tolerance, value_tolerance
 from polyattn.testing.results import proves
 from polyattn.testing.subject import Subject
@@ -27,11 +27,16 @@ WRONG_VALUES = (
     claim="exactness",
 )
 def check_matches_reference(
-    subject: Subject, shape: Shape, parts: tuple[Part, ...] = (), seed: int = 0
+    subject: Subject,
+    shape: Shape,
+    parts: tuple[Part, ...] = (),
+    seed: int = 0,
+    learns_mask: bool = False,
 ) -> None:
+    """``learns_mask``: biases and slopes require gradients, too."""
     shape = subject.fit(shape)
     mask = combine(sorted(subject.capabilities.requires | frozenset(parts)), shape, seed)
-    sample = subject.draw(shape, seed=seed).masked(mask)
+    sample = subject.draw(shape, seed=seed).masked(learned(mask) if learns_mask else mask)
     against_definition(subject.at(shape), sample)
 
 
