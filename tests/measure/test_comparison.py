@@ -43,6 +43,7 @@ class ScriptedWorker:
         self.script.open -= 1
 
     def events(self, job, **request):
+        assert self.alive, "a dead worker was asked"
         self.script.requests.append((job, request))
         if job == "time":
             yield from self.time(request)
@@ -51,6 +52,11 @@ class ScriptedWorker:
             yield {"event": "result", "result": machine.model_dump(mode="json")}
         else:
             assert job == "count"
+            if "n-grams" in self.script.deadly:
+                self.alive = False
+                raise WorkerFailed("its process was ended by SIGKILL")
+            if "n-grams" in self.script.wrong:
+                raise WorkerFailed("planted")
             yield {"event": "result", "result": [{"order": 1, "bits": 3.0}]}
 
     def time(self, request):
@@ -109,6 +115,18 @@ def measurement(result, length, name):
     (run,) = (run for run in result.lengths if run.length == length)
     (found,) = (m for m in run.measurements if m.variant == name)
     return found
+
+
+@pytest.mark.parametrize("fault", ["deadly", "wrong"])
+def test_without_n_grams_the_rest_goes_on(fault):
+    script = Scripted(**{fault: ("n-grams",)})
+    run, _ = compare(script)
+    result = run.run()
+    assert result.complete
+    assert result.ngrams == ()
+    assert [note for note in result.notes if note.startswith("no n-gram rows: ")]
+    assert all(m.reason == "" for length in result.lengths for m in length.measurements)
+    assert script.open == 0
 
 
 def test_a_whole_run():

@@ -1,7 +1,8 @@
 """The whole of a comparison, from a plan to a result, one step after another.
 
-First times and memory, on a machine that this run leaves otherwise quiet: nothing is timed while
-anything trains. Then the counting models, then the learning, in two processes of one thread each.
+First the counting models, which take a moment; then times and memory, on a machine that this run
+leaves otherwise quiet: nothing is timed while anything trains. Then the learning, in two processes
+of one thread each.
 Whatever happens to one variant is written beside it, and the others go on. The result can be asked
 for at any moment, so that an interrupted run keeps what it has.
 """
@@ -65,11 +66,10 @@ class Run:
         """Do everything that the plan says. KeyboardInterrupt passes through; see ``result``."""
         if self.text.note:
             self._notes.append(self.text.note)
-        self._time()
-        if self.plan.train:
-            with tempfile.TemporaryDirectory(prefix="polyattn-") as folder:
-                parts = self._write_text(Path(folder))
-                self._count(parts)
+        with tempfile.TemporaryDirectory(prefix="polyattn-") as folder:
+            parts = self._write_text(Path(folder)) if self.plan.train else {}
+            self._time(parts)
+            if parts:
                 self._learn(parts)
         self._complete = True
         return self.result()
@@ -93,12 +93,14 @@ class Run:
 
     # Times and memory
 
-    def _time(self) -> None:
+    def _time(self, parts: dict[str, str]) -> None:
         worker = self.make_worker(self.plan.threads)
         try:
             self._tell("starting a worker", 0.0)
             for event in worker.events("machine", threads=self.plan.threads):
                 self._machine = Machine.model_validate(event["result"])
+            if parts:
+                worker = self._count(parts, worker)
             for length in self.plan.lengths:
                 worker = self._time_length(length, worker)
         finally:
@@ -167,14 +169,18 @@ class Run:
         paths["held_out"].write_bytes(held_out)
         return {name: str(path) for name, path in paths.items()}
 
-    def _count(self, parts: dict[str, str]) -> None:
+    def _count(self, parts: dict[str, str], worker: Worker) -> Worker:
+        """Count in a worker that runs anyway. Returns the worker that is alive now."""
         self._tell("counting n-grams", 0.0)
-        with self.make_worker(1) as worker:
-            try:
-                for event in worker.events("count", orders=self.plan.ngrams, **parts):
-                    self._ngrams = [NGram.model_validate(row) for row in event["result"]]
-            except WorkerFailed as failure:
-                self._notes.append(f"no n-gram rows: {failure}")
+        try:
+            for event in worker.events("count", orders=self.plan.ngrams, **parts):
+                self._ngrams = [NGram.model_validate(row) for row in event["result"]]
+        except WorkerFailed as failure:
+            self._notes.append(f"no n-gram rows: {failure}")
+            if not worker.alive:
+                worker.close()
+                worker = self.make_worker(self.plan.threads)
+        return worker
 
     def _learn(self, parts: dict[str, str]) -> None:
         failures = self._failures()
