@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from polyattn import Mask, MultiHeadAttention, RecurrentState, Sizes, Unsupported
+from polyattn import Mask, MultiHeadAttention, RecurrentState, Unsupported
 from polyattn.errors import ConfigError
 from polyattn.layers.blocks import Block, PreNorm
 from polyattn.layers.feed_forward import FEED_FORWARDS, FeedForward, GatedFeedForward
@@ -35,7 +35,7 @@ class RunningMean(nn.Module):
     def new_state(self, batch, *, dtype=None, device=None):
         width = self.mix.in_features
         total = torch.zeros(batch, 1, width, dtype=F64)
-        return RecurrentState(0, {"total": total}, Sizes(1, width), F64)
+        return RecurrentState(0, {"total": total})
 
 
 def block(mixer=None, cross=None, width=12):
