@@ -137,15 +137,18 @@ def logit_bias(
     terms = [_four(values) for values in mask.biases]
     if mask.slopes is not None:
         position = positions(queries, keys, device_of(mask, device))
-        terms.append(distances(mask.slopes, position, keys))
+        terms.append(distances(mask.slopes, position, keys, dtype))
     if not terms:
         return None
     return _cast(reduce(_add, terms), dtype)
 
 
-def distances(slopes: Tensor, position: Tensor, keys: int) -> Tensor:
+def distances(
+    slopes: Tensor, position: Tensor, keys: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """-slope x distance, (1, H, L, S), in float32 at least: half cannot count to 2,049."""
-    wide = slopes.to(torch.promote_types(slopes.dtype, torch.float32))
+    least = torch.promote_types(dtype, torch.float32)
+    wide = slopes.to(torch.promote_types(slopes.dtype, least))
     key = torch.arange(keys, device=position.device)
     distance = (position[:, None] - key).abs()
     return -wide.view(1, -1, 1, 1) * distance

@@ -10,9 +10,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from torch import Tensor, is_grad_enabled, nn
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from polyattn import kit
@@ -47,7 +48,10 @@ class Admission(nn.Module):
     refuses_by_length: bool = False
     sizes: Sizes | None
     claims: Capabilities
+    config: Any
     _dropout: float
+    _owner: str
+    """Whose a decoding state is: variants of one name and config share theirs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +111,7 @@ class Admission(nn.Module):
         """
         # One frame, one look-up: a call of which every size was met before is felt otherwise.
         mask = FULL if mask is None else as_mask(mask)
-        if inputs or is_compiling():
+        if inputs or is_compiling() or forward_ad._current_level >= 0:
             return self._checked(q, k, v, mask, inputs)
         tracked = is_grad_enabled()
         key = (
@@ -204,6 +208,7 @@ class Admission(nn.Module):
             self.training,
             state,
             mask.signature,
+            _has_tangent(q, k, v, *inputs.values()),
         )
         known = self._answers.get(key)
         if known is None:
@@ -237,6 +242,7 @@ class Admission(nn.Module):
             dropout=self.dropout_p,
             grad=tracks(q, k, v, *inputs.values()),
             bias_grad=tracks(*biases),
+            forward_ad=_has_tangent(q, k, v, *inputs.values(), *biases),
             state=state,
         )
 
@@ -261,8 +267,16 @@ class Admission(nn.Module):
                 f"extend: {type(state).__name__} is the state of another variant; expected one "
                 f"from {self.label}.new_state"
             )
-        state.check(q, k, v)
+        state.check(self._owner, q, k, v)
         return bool(batch and queries)
+
+
+def _has_tangent(*tensors: Tensor) -> bool:
+    """Is forward-mode differentiation under way through any of these?"""
+    if is_compiling() or forward_ad._current_level < 0:
+        return False
+    duals = (forward_ad.unpack_dual(x) for x in tensors)  # type: ignore[no-untyped-call]
+    return any(dual.tangent is not None for dual in duals)
 
 
 def _remember(known: dict[Hashable, T], key: Hashable, value: T) -> None:

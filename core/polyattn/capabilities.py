@@ -76,11 +76,12 @@ class InputSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Support:
-    """What a variant does on one kind of device."""
+    """What a variant does on one kind of device; ``forward_ad``: forward-mode derivatives."""
 
     dtypes: Set[torch.dtype] = FLOATS
     backward: bool = True
     double_backward: bool = False
+    forward_ad: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +149,7 @@ class Capabilities:
 
     def refusals(self, call: Call) -> Iterator[Refusal]:
         """The generic refusals of a call: what was not claimed. Unknown fields are not judged."""
-        yield from refuse_device(self.devices, call.device, call.dtype, call.grad)
+        yield from refuse_device(self.devices, call)
         if call.parts is not None:
             yield from self._refuse_parts(call.parts)
         if call.sizes is not None:
@@ -263,7 +264,8 @@ class Call:
 
     device: type of the device. queries, keys: L and S. parts: the parts of the mask.
     window: (left, right), the narrowest of the mask. cross: keys from an unrelated sequence.
-    dropout: the probability in force. grad: any input requires grad. bias_grad: a bias does.
+    dropout: the probability in force. grad: any input requires grad. bias_grad: a bias or the
+    slopes do. forward_ad: an input carries a tangent.
     state: decoding step by step.
     """
 
@@ -280,6 +282,7 @@ class Call:
     dropout: float | None = None
     grad: bool | None = None
     bias_grad: bool | None = None
+    forward_ad: bool | None = None
     state: bool | None = None
 
 
@@ -308,33 +311,23 @@ def _refuse_order_across(parts: frozenset[str]) -> Iterator[Refusal]:
             )
 
 
-def refuse_device(
-    devices: Mapping[str, Support],
-    device: str | None,
-    dtype: torch.dtype | None,
-    grad: bool | None,
-) -> Iterator[Refusal]:
-    """Refusals by device and dtype, the same for both kinds of variant."""
-    if device is None or device == "meta":
+def refuse_device(devices: Mapping[str, Support], call: Call) -> Iterator[Refusal]:
+    """Refusals by device, dtype and kind of derivative, the same for both kinds of variant."""
+    if call.device is None or call.device == "meta":
         return
-    support = devices.get(device)
+    support = devices.get(call.device)
     if support is None:
-        yield Refusal(
-            "device",
-            device,
-            " or ".join(devices) or "no device",
-            "move the tensors or choose another variant",
-        )
+        allowed = " or ".join(devices) or "no device"
+        way_out = "move the tensors or choose another variant"
+        yield Refusal("device", call.device, allowed, way_out)
         return
-    if dtype is not None and dtype not in support.dtypes:
+    if call.dtype is not None and call.dtype not in support.dtypes:
         names = ", ".join(sorted(str(d).removeprefix("torch.") for d in support.dtypes))
-        yield Refusal(
-            "dtype", str(dtype).removeprefix("torch."), f"{names} on {device}", "convert the inputs"
-        )
-    if grad and not support.backward:
-        yield Refusal(
-            "grad",
-            "required",
-            f"no gradients on {device}",
-            "detach the inputs or choose another variant",
-        )
+        name = str(call.dtype).removeprefix("torch.")
+        yield Refusal("dtype", name, f"{names} on {call.device}", "convert the inputs")
+    if call.grad and not support.backward:
+        way_out = "detach the inputs or choose another variant"
+        yield Refusal("grad", "required", f"no gradients on {call.device}", way_out)
+    if call.forward_ad and not support.forward_ad:
+        way_out = "use reverse mode, or a variant of plain operations such as dense"
+        yield Refusal("forward_ad", "required", "reverse-mode gradients", way_out)

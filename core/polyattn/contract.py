@@ -29,7 +29,7 @@ from polyattn.checked import check_feature_map, check_tensors
 from polyattn.errors import ConfigError, Unsupported
 from polyattn.mask import Mask, as_mask
 from polyattn.options import Options
-from polyattn.state import KeyValueState, State
+from polyattn.state import KeyValueState, Origin, State
 
 __all__ = ["FeatureMapAttention", "Inputs", "SequenceAttention"]
 
@@ -62,6 +62,7 @@ class SequenceAttention(Admission):
         self.config = type(self).Config() if config is None else config
         self.sizes = sizes
         self.claims = type(self).capabilities_for(self.config)
+        self._owner = f"{self.label}({self.config})"
         self._scale: float | None = getattr(self.config, "scale", None)
         self._dropout: float = getattr(self.config, "dropout", 0.0)
         self.refuses_by_length = (
@@ -194,9 +195,13 @@ class SequenceAttention(Admission):
         device: torch.device | str = "cpu",
     ) -> State:
         """An empty decoding state. Raises: Unsupported where the variant cannot decode."""
-        place = torch.device(device).type
-        self.candidates(Call(device=place, dtype=dtype, batch=batch, sizes=sizes, state=True))
-        return self.start(batch, sizes or self.sizes, dtype=dtype, device=torch.device(device))
+        if type(batch) is not int or batch < 0:
+            raise ConfigError(f"{self.label}: batch = {batch!r}: expected an integer >= 0")
+        place = torch.device(device)
+        sizes = sizes or self.sizes
+        self.candidates(Call(device=place.type, dtype=dtype, batch=batch, sizes=sizes, state=True))
+        state = self.start(batch, sizes, dtype=dtype, device=place)
+        return state.made_for(Origin(self._owner, batch, sizes, dtype, place.type))
 
     def start(
         self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
@@ -287,8 +292,7 @@ class FeatureMapAttention(nn.Module):
 
     def refusals(self, call: Call) -> tuple[Refusal, ...]:
         """Every reason why this call would not be answered; empty if it would be."""
-        generic = refuse_device(self.claims.devices, call.device, call.dtype, call.grad)
-        return (*generic, *self.refuse(call))
+        return (*refuse_device(self.claims.devices, call), *self.refuse(call))
 
     def forward(self, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """Attention over x (B, C, *spatial); keep: bool (B, *spatial), True = a real pixel.

@@ -62,6 +62,7 @@ class Operation(SequenceAttention):
         self.name = name
         self.config = config
         self.sizes = sizes
+        self._owner = f"{name}({config})"
         self._scale = getattr(config, "scale", None)
         self._dropout = getattr(config, "dropout", 0.0)
         self.names = tuple(members)
@@ -164,8 +165,9 @@ def _either_devices(a: Mapping[str, Support], b: Mapping[str, Support]) -> Mappi
         place: Support(
             dtypes=a.get(place, nothing).dtypes | b.get(place, nothing).dtypes,
             backward=a.get(place, nothing).backward or b.get(place, nothing).backward,
-            double_backward=a.get(place, nothing).double_backward
-            or b.get(place, nothing).double_backward,
+            # Whoever answers must have these: a call does not say that it will need them.
+            double_backward=all(m[place].double_backward for m in (a, b) if place in m),
+            forward_ad=a.get(place, nothing).forward_ad or b.get(place, nothing).forward_ad,
         )
         for place in {**a, **b}
     }

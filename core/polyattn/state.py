@@ -6,7 +6,7 @@ be extended twice (beams, forks), reordered, or kept for a second turn.
 
 from __future__ import annotations
 
-import functools
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,9 +14,10 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from polyattn.capabilities import Sizes
-from polyattn.errors import MaskError, ShapeError
+from polyattn.errors import ConfigError, MaskError, ShapeError
 from polyattn.mask import Mask
 
 _CAUSAL = Mask.causal()
@@ -28,60 +29,87 @@ def tracks(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a state was made for: whose it is, and what its tokens look like.
+
+    owner: the variant's name and config, as text. sizes: where they were given.
+    """
+
+    owner: str
+    batch: int
+    sizes: Sizes | None
+    dtype: torch.dtype
+    device: str
+
+
 class State(ABC):
-    """``length``: tokens seen, padding included. ``nbytes``: memory held."""
+    """``length``: tokens seen, padding included. ``nbytes``: memory held.
+
+    ``origin``: what it was made for, as ``new_state`` notes it; carried from state to state.
+    """
 
     length: int
+    origin: Origin | None = None
 
     @property
     @abstractmethod
     def nbytes(self) -> int: ...
 
-    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Raise ShapeError unless new tokens q (B, H, L, D), k, v (B, Hkv, L, ...) continue this.
-
-        Sizes, dtype and device must be those of the tokens before.
-        """
-        return None
-
     @abstractmethod
     def reorder(self, index: Tensor) -> Self:
         """The state whose sample ``b`` is this state's sample ``index[b]``; index: (B',)."""
 
+    def made_for(self, origin: Origin) -> Self:
+        """The same state, with its origin noted."""
+        noted = copy.copy(self)
+        object.__setattr__(noted, "origin", origin)
+        return noted
+
+    def check(self, owner: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """May new tokens q (B, H, L, D), k, v (B, Hkv, L, ...) of this variant continue it?
+
+        Half types and float32 share their sums, so they may take turns.
+        Raises: ConfigError for another variant's state; ShapeError for other tokens.
+        """
+        made = self.origin
+        if made is None:
+            return
+        if made.owner != owner:
+            raise ConfigError(
+                f"extend: the state was made by {made.owner}, expected one that {owner} made with "
+                "new_state"
+            )
+        sizes = made.sizes
+        if (
+            made.batch != q.shape[0]
+            or (made.dtype is torch.float64) != (q.dtype is torch.float64)
+            or made.device != q.device.type
+            or (
+                sizes is not None
+                and (sizes.heads, sizes.head_dim, sizes.kv_heads, sizes.value_dim)
+                != (q.shape[1], q.shape[3], k.shape[1], v.shape[3])
+            )
+        ):
+            told = f"batch {made.batch}, {sizes or 'any sizes'}, {made.dtype} on {made.device}"
+            raise ShapeError(
+                f"extend: the state was made for {told}, got q {tuple(q.shape)}, k "
+                f"{tuple(k.shape)}, v {tuple(v.shape)}, {q.dtype} on {q.device.type}; new_state "
+                "starts afresh"
+            )
+
+
+def _reordered(origin: Origin | None, index: Tensor) -> Origin | None:
+    return None if origin is None else replace(origin, batch=index.shape[0])
+
 
 @dataclass(frozen=True, eq=False)
 class RecurrentState(State):
-    """A fixed set of tensors, each (B, ...), whose size does not depend on the length.
-
-    sizes, dtype: of the tokens that it was made for; the tensors themselves may be wider.
-    """
+    """A fixed set of tensors, each (B, ...), whose size does not depend on the length."""
 
     length: int
     tensors: Mapping[str, Tensor]
-    sizes: Sizes
-    dtype: torch.dtype
-
-    def check(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        first = next(iter(self.tensors.values()))
-        came = (q.shape[0], q.shape[1], q.shape[3], k.shape[1], v.shape[3], q.dtype, q.device)
-        sizes = self.sizes
-        made = (
-            first.shape[0],
-            sizes.heads,
-            sizes.head_dim,
-            sizes.kv_heads,
-            sizes.value_dim,
-            self.dtype,
-            first.device,
-        )
-        if came != made:
-            names = ("batch", "heads", "head_dim", "kv_heads", "value_dim", "dtype", "device")
-            told = ", ".join(
-                f"{name} = {is_} where the state has {was}"
-                for name, is_, was in zip(names, came, made, strict=True)
-                if is_ != was
-            )
-            raise ShapeError(f"extend: {told}; new_state starts afresh")
+    origin: Origin | None = field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -89,11 +117,16 @@ class RecurrentState(State):
 
     def reorder(self, index: Tensor) -> Self:
         moved = {name: t.index_select(0, index) for name, t in self.tensors.items()}
-        return replace(self, tensors=moved)
+        return replace(self, tensors=moved, origin=_reordered(self.origin, index))
 
     def advance(self, tokens: int, tensors: Mapping[str, Tensor]) -> Self:
         """The state after ``tokens`` more, with these tensors in the place of the old."""
         return replace(self, length=self.length + tokens, tensors=tensors)
+
+
+def _kept_from_writing(x: Tensor) -> bool:
+    """A tensor made under inference mode may not be written to outside of it."""
+    return x.is_inference() and not torch.is_inference_mode_enabled()
 
 
 @dataclass(eq=False)
@@ -107,14 +140,17 @@ class _Buffer:
     tensors: dict[str, Tensor]
     tip: list[int]
 
-    @functools.cached_property
-    def capacity(self) -> int:
-        return next(iter(self.tensors.values())).shape[2]
+    capacity: int = field(init=False)
+    _slots: dict[str, tuple[Tensor, ...]] | None = field(default=None, init=False)
 
-    @functools.cached_property
-    def _slots(self) -> dict[str, tuple[Tensor, ...]]:
+    def __post_init__(self) -> None:
+        self.capacity = next(iter(self.tensors.values())).shape[2]
+
+    def _slot_views(self) -> dict[str, tuple[Tensor, ...]]:
         """A view of each position, made all at once: one at a time costs more than the copy."""
-        return {name: torch.split(tensor, 1, dim=2) for name, tensor in self.tensors.items()}
+        if self._slots is None:
+            self._slots = {name: torch.split(x, 1, dim=2) for name, x in self.tensors.items()}
+        return self._slots
 
     @property
     def nbytes(self) -> int:
@@ -124,10 +160,7 @@ class _Buffer:
         """Is there room for these tokens at this position, and nobody else writing there?"""
         if position + tokens > self.capacity:
             return False
-        if (
-            next(iter(self.tensors.values())).is_inference()
-            and not torch.is_inference_mode_enabled()
-        ):
+        if not is_compiling() and _kept_from_writing(next(iter(self.tensors.values()))):
             return False
         try:
             self.tip.remove(position)
@@ -137,8 +170,8 @@ class _Buffer:
         return True
 
     def write(self, new: Mapping[str, Tensor], position: int, tokens: int) -> None:
-        if tokens == 1 and self.capacity <= _SLOTS:
-            for name, slots in self._slots.items():
+        if tokens == 1 and self.capacity <= _SLOTS and not is_compiling():
+            for name, slots in self._slot_views().items():
                 slots[position].copy_(new[name])
             return
         for name, tensor in self.tensors.items():
@@ -162,6 +195,7 @@ class KeyValueState(State):
     _span: tuple[int, int] = (0, 0)
     _real: Tensor | None = field(default=None, repr=False)
     _ids: Tensor | None = field(default=None, repr=False)
+    origin: Origin | None = field(default=None, repr=False)
 
     @property
     def nbytes(self) -> int:
@@ -186,6 +220,7 @@ class KeyValueState(State):
             _span=(0, self.held),
             _real=pick(self._real),
             _ids=pick(self._ids),
+            origin=_reordered(self.origin, index),
         )
 
     def append(
@@ -212,7 +247,8 @@ class KeyValueState(State):
         if self.reach is not None and stop - start > self.reach:
             buffer, start, stop, real, ids = self._trimmed(buffer, start, stop, real, ids)
         cls, length = type(self), self.length + tokens
-        return held, over_all, cls(length, self.reach, buffer, (start, stop), real, ids)
+        state = cls(length, self.reach, buffer, (start, stop), real, ids, self.origin)
+        return held, over_all, state
 
     def _with_room(
         self, new: Mapping[str, Tensor], tokens: int, graph: bool
@@ -238,7 +274,9 @@ class KeyValueState(State):
     def _moved(self, new: Mapping[str, Tensor], tokens: int) -> _Buffer:
         """A buffer with room to double, holding what this state still sees."""
         needed = self.held + tokens
-        capacity = max(2 * needed, 16) if self.reach is None else max(2 * self.reach, needed)
+        capacity = max(2 * needed, 16)
+        if self.reach is not None:
+            capacity = max(min(capacity, 2 * self.reach), needed)
         tensors = {n: t.new_empty((*t.shape[:2], capacity, t.shape[3])) for n, t in new.items()}
         moved = _Buffer(tensors, [needed])
         if self._buffer is not None and self.held:

@@ -116,7 +116,7 @@ class GatedLinear(SequenceAttention):
         """The state before any token: s (B, Hkv, D, Dv), zeros."""
         sizes = sizes or self.require_sizes()
         s = self._zeros(batch, sizes, kit.accumulation_dtype(dtype), device)
-        return RecurrentState(0, {"s": s}, sizes, dtype)
+        return RecurrentState(0, {"s": s})
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs

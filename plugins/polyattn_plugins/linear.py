@@ -15,7 +15,8 @@ Deviations:
 - there is no `scale`: the paper has none, and a query's factor would not cancel inside phi.
 
 Cost: 4 H D Dv operations per token, and as many again for the pairs within a chunk of 64.
-Memory: the output. Decoding keeps a (D, Dv) matrix and a vector for each key head, whatever the length.
+Memory: the output. Decoding keeps a (D, Dv) matrix and a vector for each key head, whatever the
+length.
 
 When not to use it: for short sequences (below some hundred tokens softmax is as fast), and where
 a query must find one key among many (copying, retrieval): phi cannot focus as softmax does.
@@ -92,7 +93,7 @@ class Linear(SequenceAttention):
         none = torch.empty(0, dtype=kit.accumulation_dtype(dtype), device=device)
         s = none.new_zeros(batch, sizes.kv_heads, sizes.head_dim, sizes.value_dim)
         z = none.new_zeros(batch, sizes.kv_heads, 1, sizes.head_dim)
-        return RecurrentState(0, {"s": s, "z": z}, sizes, dtype)
+        return RecurrentState(0, {"s": s, "z": z})
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs

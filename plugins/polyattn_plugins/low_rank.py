@@ -26,7 +26,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from polyattn import Capabilities, ConfigError, Inputs, Lengths, Mask, SequenceAttention, kit
+from polyattn import (
+    Capabilities,
+    ConfigError,
+    Inputs,
+    Lengths,
+    Mask,
+    SequenceAttention,
+    Support,
+    kit,
+)
 
 __all__ = ["Linformer"]
 
@@ -41,6 +50,9 @@ class Linformer(SequenceAttention):
         exactness="approximate",
         limit="rank = S, E and F the identity",
         linear_in_values=True,
+        devices={
+            place: Support(double_backward=True, forward_ad=True) for place in ("cpu", "cuda")
+        },
         compiles="dynamic",
         exports="dynamic",
     )

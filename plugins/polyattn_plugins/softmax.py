@@ -68,7 +68,10 @@ class Dense(SequenceAttention):
     """Softmax attention as one would write it on a board: any mask, any bias, any device."""
 
     capabilities = replace(
-        _CLAIMS, devices={place: Support(double_backward=True) for place in ("cpu", "cuda")}
+        _CLAIMS,
+        devices={
+            place: Support(double_backward=True, forward_ad=True) for place in ("cpu", "cuda")
+        },
     )
 
     Config = SoftmaxConfig
@@ -195,7 +198,9 @@ def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
         if queries == 1:
             mask = rest
     keep = mask.keep(queries, keys, batch, heads, q.device)
-    bias = mask.logit_bias(queries, keys, dtype=q.dtype, device=q.device)
+    # The kernels add it to logits in float32; half types would round it first.
+    exact = kit.accumulation_dtype(q.dtype)
+    bias = mask.logit_bias(queries, keys, dtype=exact, device=q.device)
     if bias is None:
         return keep, False
     return (bias if keep is None else bias.masked_fill(~keep, -torch.inf)), False

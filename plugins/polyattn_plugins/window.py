@@ -74,8 +74,8 @@ class LocalWindow(SequenceAttention):
         """``left``, ``right``: keys before and after the query's own. With ``right`` = 0, the
         default, no query sees what comes after it."""
 
-        left: int = pydantic.Field(default=255, ge=0)
-        right: int = pydantic.Field(default=0, ge=0)
+        left: int = pydantic.Field(default=255, ge=0, lt=2**31)
+        right: int = pydantic.Field(default=0, ge=0, lt=2**31)
 
     config: Config
 

@@ -106,7 +106,7 @@ class Layout:
         if slopes is None:
             return band
         # In the dtype in which masks count distances, so that both round alike.
-        wide = slopes.to(torch.promote_types(slopes.dtype, torch.float32))[:, None, None]
+        wide = slopes.to(torch.promote_types(slopes.dtype, dtype))[:, None, None]
         return band - (wide * self.distance(device).abs()).to(dtype)
 
 

@@ -66,7 +66,7 @@ def test_any_cutting_gives_what_one_call_gives(cuts: list[int], grad: bool) -> N
 def test_the_same_state_extends_twice_and_stays_as_it_was() -> None:
     variant, x = attention(), sequence()
     with torch.no_grad():
-        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2))
+        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2, dtype=torch.float64))
         first, one = variant.extend(*cut(x, 5, 6), state)
         other, two = variant.extend(*cut(sequence(1), 5, 6), state)
         again, _ = variant.extend(*cut(x, 5, 6), state)
@@ -81,7 +81,7 @@ def test_the_same_state_extends_twice_and_stays_as_it_was() -> None:
 def test_a_copied_state_is_independent() -> None:
     variant, x = attention(), sequence()
     with torch.no_grad():
-        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2))
+        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2, dtype=torch.float64))
         copied = copy.deepcopy(state)
         variant.extend(*cut(sequence(1), 5, 9), state)
         out, _ = variant.extend(*cut(x, 5, 6), copied)
@@ -95,7 +95,7 @@ def test_reorder_follows_the_samples() -> None:
     keep[0, :3] = False
     with torch.no_grad():
         past = Mask.padding(keep[:, :6])
-        _, state = variant.extend(*cut(x, 0, 6), variant.new_state(2), past)
+        _, state = variant.extend(*cut(x, 0, 6), variant.new_state(2, dtype=torch.float64), past)
         out, _ = variant.extend(*cut(swapped, 6, 7), state.reorder(torch.tensor([1, 1])))
         torch.testing.assert_close(out, variant(*cut(swapped, 0, 7), Mask.causal())[:, :, 6:])
 
@@ -104,7 +104,7 @@ def test_the_buffer_is_shared_and_grows_by_doubling() -> None:
     variant, x = attention(), sequence(tokens=64)
     sizes = []
     with torch.no_grad():
-        state = variant.new_state(2)
+        state = variant.new_state(2, dtype=torch.float64)
         for t in range(64):
             _, state = variant.extend(*cut(x, t, t + 1), state)
             sizes.append(state.nbytes)
@@ -166,10 +166,10 @@ def test_what_a_mask_of_new_tokens_cannot_say_is_refused(mask: Mask) -> None:
 
 def test_chunks_that_do_not_fit_the_state_are_refused() -> None:
     variant, x = attention(), sequence()
-    _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2))
-    with pytest.raises(ShapeError, match="the state holds"):
+    _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2, dtype=torch.float64))
+    with pytest.raises(ShapeError, match=r"the state (holds|was made for)"):
         variant.extend(*(t[:1] for t in cut(x, 5, 6)), state)
-    with pytest.raises(ShapeError, match="the state holds"):
+    with pytest.raises(ShapeError, match=r"the state (holds|was made for)"):
         variant.extend(*(t.float() for t in cut(x, 5, 6)), state)
     with pytest.raises(ShapeError, match="as many new keys"):
         variant.extend(x[0][:, :, :1], x[1], x[2], state)
@@ -198,21 +198,61 @@ def test_a_state_answers_only_tokens_like_those_before(name: str) -> None:
     }
     for q, k, v in wrong.values():
         sides = {"gate": k} if made.side_inputs else {}
-        with pytest.raises(ShapeError, match="extend"):
+        with pytest.raises(ShapeError, match="the state"):
             made.extend(q, k, v, state, None, sides)
     for other in (
         None,
-        KeyValueState() if "linear" in name else RecurrentState(0, {}, sizes, x[0].dtype),
+        KeyValueState() if "linear" in name else RecurrentState(0, {}),
     ):
         sides = {"gate": x[1][:, :, :1]} if made.side_inputs else {}
         with pytest.raises(ConfigError, match="new_state"):
             made.extend(*cut(x, 2, 3), other, None, sides)  # type: ignore[arg-type]
 
 
+def test_a_state_belongs_to_one_variant_and_config() -> None:
+    x = sequence(kv_heads=4)
+
+    def made(name: str, **options: int) -> polyattn.SequenceAttention:
+        built = polyattn.create(name, **options)
+        assert isinstance(built, polyattn.SequenceAttention)
+        return built
+
+    def started(variant: polyattn.SequenceAttention) -> polyattn.State:
+        state = variant.new_state(2, polyattn.Sizes(4, 8), dtype=torch.float64)
+        inputs = {"gate": x[1][:, :, :3]} if variant.side_inputs else {}
+        return variant.extend(*cut(x, 0, 3), state, None, inputs)[1]
+
+    narrow, wide = made("local_window", left=1), made("local_window", left=8)
+    for other in (wide, made("dense"), made("softmax")):
+        with pytest.raises(ConfigError, match="was made by LocalWindow"):
+            other.extend(*cut(x, 3, 4), started(narrow))
+    with pytest.raises(ConfigError, match="was made by GatedLinear"):
+        made("linear").extend(*cut(x, 3, 4), started(made("gated_linear")))
+    made("local_window", left=1).extend(*cut(x, 3, 4), started(narrow))
+
+
+@pytest.mark.parametrize("batch", [-1, 2.5, True, None, "a"])
+def test_a_batch_is_a_number(batch: object) -> None:
+    with pytest.raises(ConfigError, match="batch"):
+        attention().new_state(batch)  # type: ignore[arg-type]
+
+
+def test_a_wide_window_takes_no_room_before_it_is_seen() -> None:
+    wide = polyattn.create("local_window", left=2**31 - 1)
+    assert isinstance(wide, polyattn.SequenceAttention)
+    x = sequence(kv_heads=4)
+    with torch.no_grad():
+        state = wide.new_state(2, dtype=torch.float64)
+        for t in range(TOKENS):
+            out, state = wide.extend(*cut(x, t, t + 1), state)
+    torch.testing.assert_close(out, attention()(*x, Mask.causal())[:, :, -1:])
+    assert state.nbytes < 10 * x[1].nbytes
+
+
 def test_what_gradients_have_seen_is_not_written_to() -> None:
     variant, (q, k, v) = attention(), sequence()
     q.requires_grad_()
-    state, outs = variant.new_state(2), []
+    state, outs = variant.new_state(2, dtype=torch.float64), []
     for t in range(TOKENS):
         out, state = variant.extend(*cut((q, k, v), t, t + 1), state)
         outs.append(out)
@@ -224,7 +264,7 @@ def test_what_gradients_have_seen_is_not_written_to() -> None:
 def test_a_state_made_without_gradients_goes_on_outside() -> None:
     variant, x = attention(), sequence()
     with torch.inference_mode():
-        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2))
+        _, state = variant.extend(*cut(x, 0, 5), variant.new_state(2, dtype=torch.float64))
     with torch.no_grad():
         out, _ = variant.extend(*cut(x, 5, 6), state)
     torch.testing.assert_close(out, variant(*cut(x, 0, 6), Mask.causal())[:, :, 5:])
@@ -232,7 +272,7 @@ def test_a_state_made_without_gradients_goes_on_outside() -> None:
 
 def test_a_recurrent_state_is_a_value_too() -> None:
     tensors = {"s": torch.arange(6.0).reshape(2, 3)}
-    state = RecurrentState(3, tensors, polyattn.Sizes(1, 3), torch.float32)
+    state = RecurrentState(3, tensors)
     moved = state.reorder(torch.tensor([1]))
     assert moved.tensors["s"].tolist() == [[3.0, 4.0, 5.0]]
     assert (moved.length, state.nbytes, moved.nbytes) == (3, 24, 12)

@@ -123,6 +123,32 @@ def test_a_bias_learns() -> None:
         attention("flash")(*x, Mask.bias(bias))
 
 
+@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types_do_not_round_a_bias(name: str, dtype: torch.dtype) -> None:
+    x = [t.detach() for t in qkv(dtype=dtype)]
+    wide = [t.double() for t in x]
+    bias = torch.randn(L, S, generator=torch.Generator().manual_seed(3)) + 300
+    far = Mask.alibi(torch.full((H,), 0.9)) & Mask.lengths([3, 3], S)
+    for mask in (Mask.bias(bias), far):
+        found = attention(name)(*x, mask).double()
+        expected = attention("dense").expected(*wide, mask)
+        assert (found - expected).abs().max() < 0.03
+
+
+@pytest.mark.parametrize("name", ["sdpa", "flash", "local_window", "linear"])
+def test_forward_mode_is_right_or_refused(name: str) -> None:
+    q, k, v = (t.detach() for t in qkv(keys=L))
+    tangent = torch.randn(q.shape, dtype=q.dtype)
+    _, right = torch.func.jvp(lambda a: attention("dense")(a, k, v), (q,), (tangent,))
+    step = 1e-6
+    ahead, behind = (attention("dense")(q + sign * step * tangent, k, v) for sign in (1, -1))
+    torch.testing.assert_close(right, (ahead - behind) / (2 * step), rtol=1e-4, atol=1e-6)
+    attention(name)(q, k, v)
+    with pytest.raises(Unsupported, match="forward_ad"):
+        torch.func.jvp(lambda a: attention(name)(a, k, v), (q,), (tangent,))
+
+
 def test_slopes_learn() -> None:
     x = [t.detach() for t in qkv(keys=L)]
     slopes = polyattn.alibi_slopes(H).double().requires_grad_()

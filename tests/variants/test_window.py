@@ -294,7 +294,9 @@ def test_decodes_without_gradients_in_twice_the_window() -> None:
     k, v = k[:, :2], v[:, :2]
     variant = polyattn.create("local_window", left=10)
     whole = variant(q, k, v)
-    _, state = variant.extend(q[:, :, :50], k[:, :, :50], v[:, :, :50], variant.new_state(1))
+    _, state = variant.extend(
+        q[:, :, :50], k[:, :, :50], v[:, :, :50], variant.new_state(1, dtype=q.dtype)
+    )
     for i in range(50, 120):
         new = slice(i, i + 1)
         out, state = variant.extend(q[:, :, new], k[:, :, new], v[:, :, new], state)
@@ -307,7 +309,7 @@ def test_a_narrower_window_while_decoding() -> None:
     q, k, v = (x.detach() for x in tensors(1, 2, 60, 60))
     variant = polyattn.create("local_window", left=20)
     whole = variant(q, k, v, Mask.window(4, 0))
-    state = variant.new_state(1)
+    state = variant.new_state(1, dtype=q.dtype)
     for i in range(60):
         new = slice(i, i + 1)
         chunk = q[:, :, new], k[:, :, new], v[:, :, new]
