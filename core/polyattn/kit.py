@@ -6,10 +6,15 @@ the softmax or the division, where its gradient is made zero as well.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+
+from polyattn.capabilities import Refusal
+from polyattn.errors import Unsupported
 
 
 def masked_softmax(logits: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -66,3 +71,23 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """float32 for the half types, which neither hold large logits nor long sums; else itself."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def as_given(x: Tensor) -> AbstractContextManager[object]:
+    """Inside an operator of its own: dtypes are those of the inputs.
+
+    Autocast would change them between two steps, and between the forward and backward pass.
+    """
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def first_derivatives_only(label: str) -> Callable[..., NoReturn]:
+    """A backward for an operator that is itself a backward: refuses, in one line."""
+
+    def refuse(ctx: Any, *grads: Tensor) -> NoReturn:
+        way_out = "take first derivatives, or use a variant of plain operations such as dense"
+        refusal = Refusal("double_backward", "required", "first derivatives only", way_out)
+        raise Unsupported(label, (refusal,))
+
+    return refuse

@@ -124,7 +124,8 @@ class GatedLinear(SequenceAttention):
         k, decay = self._entering(k, inputs["gate"], mask.real)
         scale, s = self.scale_for(q.shape[3]), state.tensors["s"]
         if q.shape[2] == 1:
-            out, s = _one_token(q, k, v, decay, s, scale)
+            with kit.as_given(q):
+                out, s = _one_token(q, k, v, decay, s, scale)
         else:
             out, s = scan(q, k, v, decay, s, scale)
         return out, state.advance(q.shape[2], {"s": s})

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from polyattn.kit import as_given, first_derivatives_only
+
 CHUNK = 64
 """The longest chunk, a power of two."""
 
@@ -170,11 +172,12 @@ def scan(
     before, (B, K, D, V), in the type that sums are kept in.
     """
     out, state = q.new_empty(*q.shape[:3], v.shape[3]), s.flatten(0, 1)
-    for rows, part in _parts(q, k, v, g, s.dtype):
-        before, state = part.through(state, part.entering())
-        read = (part.q * part.decay.past[:, None]).flatten(1, 2) @ before
-        read.baddbmm_(_scores(part.q, part.k, part.decay).flatten(1, 2), part.v)
-        part.put(out, rows, read.mul_(scale))
+    with as_given(q):
+        for rows, part in _parts(q, k, v, g, s.dtype):
+            before, state = part.through(state, part.entering())
+            read = (part.q * part.decay.past[:, None]).flatten(1, 2) @ before
+            read.baddbmm_(_scores(part.q, part.k, part.decay).flatten(1, 2), part.v)
+            part.put(out, rows, read.mul_(scale))
     return out, state.reshape(s.shape).clone()
 
 
@@ -191,16 +194,17 @@ def scan_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, g and the first state: back through time from the last chunk."""
     states = [s.flatten(0, 1)]
-    for _, part in _parts(q, k, v, g, s.dtype):
-        states.append(part.through(states[-1], part.entering())[1])
     grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v, g)]
     later = to_s.flatten(0, 1)
-    for rows, part in _parts(q, k, v, g, s.dtype, backwards=True):
-        states.pop()
-        to = _per_query(to_out, rows, part.k, part.chunks).mul(scale)
-        found, later = _part_backward(part, states[-1], later, to)
-        for into, value in zip(grads, found, strict=True):
-            part.put(into, rows, value)
+    with as_given(q):
+        for _, part in _parts(q, k, v, g, s.dtype):
+            states.append(part.through(states[-1], part.entering())[1])
+        for rows, part in _parts(q, k, v, g, s.dtype, backwards=True):
+            states.pop()
+            to = _per_query(to_out, rows, part.k, part.chunks).mul(scale)
+            found, later = _part_backward(part, states[-1], later, to)
+            for into, value in zip(grads, found, strict=True):
+                part.put(into, rows, value)
     gq, gk, gv, gg = grads
     return gq, gk, gv, gg, later.reshape(s.shape).clone()
 
@@ -259,3 +263,4 @@ def _gradients(ctx: Any, to_out: Tensor, to_s: Tensor) -> tuple[Tensor | None, .
 
 
 scan.register_autograd(_gradients, setup_context=_keep)
+scan_backward.register_autograd(first_derivatives_only("gated_linear"))

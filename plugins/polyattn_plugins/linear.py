@@ -103,7 +103,8 @@ class Linear(SequenceAttention):
         if tokens > 1 or _tracked(q, k, v, s):
             out, _, s, z = scan(q, k, v, mask.real, s, z)
         else:
-            out, s, z = _one_token(q, k, v, mask.real, s, z)
+            with kit.as_given(q):
+                out, s, z = _one_token(q, k, v, mask.real, s, z)
         return out, state.advance(tokens, {"s": s, "z": z})
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from polyattn.kit import first_derivatives_only
 from polyattn_plugins.linear_chunks import Chunks, like, sums
 
 
@@ -140,3 +141,7 @@ def _(
     gz: Tensor,
 ) -> tuple[Tensor, ...]:
     return like(k, v, gs, gz)
+
+
+for _backward in (absorb_backward, read_backward, scan_to_queries, scan_to_keys):
+    _backward.register_autograd(first_derivatives_only("linear"))

@@ -11,7 +11,6 @@ W keys of a chunk, X chunks or samples taken together, G heads taken together.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polyattn import Refusal, Unsupported
-from polyattn.kit import accumulation_dtype
+from polyattn.kit import accumulation_dtype, as_given, first_derivatives_only
 from polyattn_plugins.window_chunks import Chunk, Closed, Layout, chunks_of
 
 _FUSED_NUMBERS = 1 << 19  # output numbers of one fused call: 2 MB in float32, which stay in cache
@@ -47,7 +45,7 @@ def window_attention(
     slopes: (H,), adds -slope x distance. Returns: (B, H, L, Dv), stored as (B, L, H, Dv).
     """
     batch, queries = q.shape[0], q.shape[2]
-    with _as_given(q):
+    with as_given(q):
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         out = _like_layers(q, v.shape[3])
         layout = Layout.of(queries, k.shape[2], left, right, step=32, parts=8)
@@ -83,7 +81,7 @@ def window_attention_backward(
     Without slopes, the last is empty.
     """
     batch, heads, queries, _ = q.shape
-    with _as_given(q):
+    with as_given(q):
         dtype = accumulation_dtype(q.dtype)
         layout = Layout.of(queries, k.shape[2], left, right, step=64, parts=2)
         closed = Closed(real, query_ids, key_ids)
@@ -101,12 +99,6 @@ def window_attention_backward(
                     whole[some] = piece.view(whole[some].shape)
                 d_slopes[some[1]] += grads[3]
     return dq, dk, dv, band.new_empty(0) if slopes is None else d_slopes.to(slopes.dtype)
-
-
-def _as_given(x: Tensor) -> AbstractContextManager[object]:
-    """Dtypes are those of the inputs: autocast would change them between the two passes."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def _like_layers(x: Tensor, width: int) -> Tensor:
@@ -243,11 +235,5 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return dq, dk, dv, None, None, None, None, None, None, None if masks[3] is None else d_slopes
 
 
-def _refuse_second(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-    way_out = "take first derivatives, or give the window as a mask to the variant dense"
-    refusal = Refusal("double_backward", "required", "first derivatives only", way_out)
-    raise Unsupported("window attention", (refusal,))
-
-
 window_attention.register_autograd(_gradients, setup_context=_keep_for_backward)
-window_attention_backward.register_autograd(_refuse_second)
+window_attention_backward.register_autograd(first_derivatives_only("window attention"))
