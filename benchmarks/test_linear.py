@@ -10,10 +10,9 @@ import pytest
 import torch
 from benchmarks.floors import BACKWARD, HEADS, WIDTH, judge, threads
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 import polyattn
-from polyattn import Mask, Sizes
+from polyattn import Mask
 from polyattn.measure.clock import interleave, ratio
 from polyattn.measure.memory import peak_bytes
 
@@ -85,41 +84,3 @@ def test_time_grows_with_the_length(benchmark: Any) -> None:
     if not 0.9 <= plain <= 1.1:
         pytest.skip(f"void: a copy itself grows with an exponent of {plain:.2f}")
     assert found <= 1.1
-
-
-def decoder(seen: int) -> Callable[[], object]:
-    """One more token, ever again, after so many."""
-    variant = polyattn.create("linear")
-    before, new = made(seen), made(1)
-    state = [variant.extend(*before, variant.new_state(1, Sizes(HEADS, WIDTH)))[1]]
-
-    def token() -> Tensor:
-        out, state[0] = variant.extend(*new, state[0])
-        return out
-
-    return token
-
-
-def many(call: Callable[[], object], times: int = 200) -> Callable[[], None]:
-    """A call is too short for the clock, so it is timed by the hundred."""
-
-    def all_of_them() -> None:
-        for _ in range(times):
-            call()
-
-    return all_of_them
-
-
-def test_decoding(benchmark: Any) -> None:
-    """A step is some twenty operations on small tensors, where SDPA is a single one."""
-    q, k, v = made(1)[0], *made(KEYS_BESIDE)[:2]
-    with threads(1), torch.no_grad():
-        early, late = decoder(1000), decoder(16000)
-        bare = many(lambda: scaled_dot_product_attention(q, k, v))
-        times = interleave({"early": many(early), "late": many(late), "bare": bare}, seconds=5)
-        benchmark(late)
-    growth = ratio(times["late"], times["early"], "processor")
-    beside = ratio(times["late"], times["bare"], "processor")
-    benchmark.extra_info.update(late_over_early=growth, over_sdpa=beside, bars=[1.05, 1.5])
-    assert growth <= 1.05
-    assert beside <= 1.5, f"{beside:.2f} times a bare call over {KEYS_BESIDE} keys"
