@@ -69,6 +69,16 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def many(call: Callable[[], object], times: int = 200) -> Callable[[], None]:
+    """A call is too short for the clock, so it is timed by the hundred."""
+
+    def all_of_them() -> None:
+        for _ in range(times):
+            call()
+
+    return all_of_them
+
+
 def in_floors(
     call: Callable[[], object], operations: float, *, number: int = 1, seconds: float = 4.0
 ) -> InFloors:

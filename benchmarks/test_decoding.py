@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.floors import HEADS, WIDTH, threads
+from benchmarks.floors import HEADS, WIDTH, many, threads
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -35,16 +35,6 @@ def decoder(variant: SequenceAttention, seen: int) -> Callable[[], object]:
         return out
 
     return token
-
-
-def many(call: Callable[[], object], times: int = 200) -> Callable[[], None]:
-    """A call is too short for the clock, so it is timed by the hundred."""
-
-    def all_of_them() -> None:
-        for _ in range(times):
-            call()
-
-    return all_of_them
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from benchmarks.floors import (
     HEADS,
     WIDTH,
     judge,
+    many,
     pairs_in_window,
     softmax_operations,
     threads,
