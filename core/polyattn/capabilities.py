@@ -38,13 +38,15 @@ class Sizes:
 
     heads: int
     head_dim: int
-    kv_heads: int = 0
-    value_dim: int = 0
+    # None stands for the default until it is known: afterwards these are integers.
+    kv_heads: int = None  # type: ignore[assignment]
+    value_dim: int = None  # type: ignore[assignment]
     max_length: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
-        object.__setattr__(self, "value_dim", self.value_dim or self.head_dim)
+        for name, default in (("kv_heads", self.heads), ("value_dim", self.head_dim)):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         for name in ("heads", "head_dim", "kv_heads", "value_dim", "max_length"):
             value = getattr(self, name)
             if name == "max_length" and value is None:

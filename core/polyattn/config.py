@@ -31,6 +31,10 @@ __all__ = [
 ]
 
 
+_HUGE = 2**31
+"""No size of a tensor is as large: beyond it, torch answers with errors of its own."""
+
+
 class _Kinded(Options):
     """A part that is chosen by its kind: ``{kind: name, ...}``, or the name alone."""
 
@@ -55,7 +59,7 @@ class FeedForwardConfig(_Kinded):
     """width: hidden units; default 4 x d_model, two thirds of that for the gated swiglu."""
 
     kind: Literal["relu", "gelu", "swiglu"] = "gelu"
-    width: int | None = Field(default=None, ge=1)
+    width: int | None = Field(default=None, ge=1, lt=_HUGE)
 
 
 class PositionConfig(_Kinded):
@@ -82,10 +86,10 @@ class StackConfig(Options):
     """
 
     model: str
-    d_model: int = Field(ge=1)
+    d_model: int = Field(ge=1, lt=_HUGE)
     layers: int = Field(ge=1, le=10_000)
-    heads: int = Field(ge=1)
-    kv_heads: int | None = Field(default=None, ge=1)
+    heads: int = Field(ge=1, lt=_HUGE)
+    kv_heads: int | None = Field(default=None, ge=1, lt=_HUGE)
     attention: tuple[Choice, ...]
     position: PositionConfig = PositionConfig()
     norm: NormConfig = NormConfig()
@@ -93,7 +97,7 @@ class StackConfig(Options):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     attention_dropout: float = Field(default=0.0, ge=0, lt=1)
     query_key_norm: Literal["none", "layernorm", "rmsnorm"] = "none"
-    max_length: int | None = Field(default=None, ge=1)
+    max_length: int | None = Field(default=None, ge=1, lt=_HUGE)
 
     @property
     def sizes(self) -> Sizes:
@@ -109,14 +113,14 @@ class EncoderConfig(StackConfig):
     """Token ids, or embeddings where vocab_size is None, to hidden states."""
 
     model: Literal["encoder"]
-    vocab_size: int | None = Field(default=None, ge=1)
+    vocab_size: int | None = Field(default=None, ge=1, lt=_HUGE)
 
 
 class CausalLMConfig(StackConfig):
     """Token ids to the logits of the next token."""
 
     model: Literal["causal_lm"]
-    vocab_size: int = Field(ge=1)
+    vocab_size: int = Field(ge=1, lt=_HUGE)
 
 
 def read(source: Mapping[str, Any] | str | Path, known: Mapping[str, type[StackConfig]]) -> Any:

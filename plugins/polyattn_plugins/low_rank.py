@@ -60,7 +60,7 @@ class Linformer(SequenceAttention):
     class Config(SequenceAttention.Config):
         """``rank``: how many mixtures of positions the queries see."""
 
-        rank: int = pydantic.Field(default=64, ge=1)
+        rank: int = pydantic.Field(default=64, ge=1, lt=2**31)
 
     config: Config
 

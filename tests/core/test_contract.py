@@ -152,6 +152,7 @@ def test_parameters_need_sizes_and_sizes_must_be_those_of_the_tensors() -> None:
     [
         ({"heads": 0, "head_dim": 4}, "heads = 0"),
         ({"heads": 4, "head_dim": 4, "kv_heads": 3}, "divisor of heads = 4"),
+        ({"heads": 4, "head_dim": 4, "kv_heads": 0}, "kv_heads = 0"),
         ({"heads": True, "head_dim": 4}, "positive integer"),
         ({"heads": 2, "head_dim": 4, "max_length": -1}, "max_length = -1"),
     ],

@@ -311,3 +311,10 @@ def test_a_strangers_own_error_keeps_its_words_and_gains_the_path(error, stage, 
 def test_no_class_can_be_named_as_code():
     said = refusal(changed(attention="polyattn_plugins.softmax:Dense"), UnknownName)
     assert said.startswith("attention: unknown name")
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "d_model", "heads", "kv_heads", "max_length"])
+def test_no_size_is_beyond_what_a_tensor_can_have(key):
+    message = refusal(changed(**{key: 10**30}), ConfigError)
+    assert message.startswith(f"{key} = 1000")
+    assert "less than 2147483648" in message
