@@ -157,7 +157,6 @@ def test_flags_overrule_what_was_found_out() -> None:
     [
         ("import polyattn_nothing_of_the_kind\n", "ModuleNotFoundError"),
         ("raise SystemExit(3)\n", "SystemExit"),
-        ("def attend(q, k, v:\n", "SyntaxError"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_a_finding(

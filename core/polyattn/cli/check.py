@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyattn.cli.main import INTERRUPTED
 from polyattn.errors import ConfigError, PolyattnError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def check(
     """Check an attention: each property passed, failed or not claimed; failures explained.
 
     Exits 0 where all that is claimed holds, 1 where something fails, 2 where the question is
-    wrong.
+    wrong, 130 where it is interrupted.
     """
     flags = {"--mask-arg": mask_arg, "--true-means": true_means, "--reference": reference}
     given = [name for name, value in flags.items() if value is not None]
@@ -64,16 +65,24 @@ def check(
 
     # The tensors are tiny: on a busy machine, threads spend their time waiting for each other.
     torch.set_num_threads(1)
-    if door is not None:
-        assert target is not None
-        wishes = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
-        reports = [_through_door(target, door, wishes, reference, as_json)]
-    else:
-        reports = [
-            _registered(name, as_json, extended, among_others=every) for name in _names(target)
-        ]
+    wishes = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
+    reports: list[Report] = []
+    interrupted = False
+    try:
+        for name in _names(target):
+            report = Report(name, silent=as_json)
+            reports.append(report)
+            if door is not None:
+                _through_door(report, door, wishes, reference)
+            else:
+                _registered(report, extended, among_others=every)
+    except KeyboardInterrupt:
+        interrupted = True
+        reports[-1].interrupt()
     if as_json:
         print(json.dumps([report.as_json() for report in reports], indent=2))
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
     if not all(report.good for report in reports):
         raise typer.Exit(1)
 
@@ -90,10 +99,10 @@ def _consistent(target: str | None, every: bool, door: str | None, flags: list[s
 
 
 def _names(target: str | None) -> Sequence[str]:
-    from polyattn.registry import discover
-
     if target is not None:
         return [target]
+    from polyattn.registry import discover
+
     registry = discover()
     return [*registry.operations, *registry.variants]
 
@@ -113,10 +122,13 @@ class Report:
     def good(self) -> bool:
         return not self.problem and all(result.status.good for result in self.results)
 
-    def open(self, notes: Iterable[str]) -> None:
+    def begin(self) -> None:
+        """Say whose turn it is, before any of its code is run."""
+        self.say(self.name)
+
+    def note(self, notes: Iterable[str]) -> None:
         """Say what is known before the first check."""
         self.notes = tuple(notes)
-        self.say(self.name)
         for note in self.notes:
             self.say(f"  found out: {note}")
 
@@ -128,6 +140,13 @@ class Report:
 
         run_checks(checks, on_fail="collect", callback=self._heard, limit=limit, extended=extended)
         self._close()
+
+    def interrupt(self) -> None:
+        """The user ends it: show what there is."""
+        self.problem = "interrupted"
+        if self.results:
+            self._close()
+        self.say(f"{self.name}: interrupted")
 
     def say(self, text: str) -> None:
         if not self._silent:
@@ -193,27 +212,25 @@ def _line(name: str, results: list[Result]) -> str:
     return f"{results[0].status:<12} {name}: {results[0].reason}"
 
 
-def _registered(name: str, silent: bool, extended: bool, *, among_others: bool) -> Report:
+def _registered(report: Report, extended: bool, *, among_others: bool) -> None:
     from polyattn.testing.runner import checks_of
     from polyattn.testing.variant import subjects_of
 
-    report = Report(name, silent=silent)
     try:
-        subjects = subjects_of(name)
+        subjects = subjects_of(report.name)
     except PolyattnError as error:
         if not among_others:
             raise
         report.problem = str(error)
-        report.say(f"{name}: cannot be checked: {error}\n")
-        return report
-    report.open(())
+        report.say(f"{report.name}: cannot be checked: {error}\n")
+        return
+    report.begin()
     report.run(checks_of(subjects), extended=extended)
-    return report
 
 
 def _through_door(
-    target: str, door: str, wishes: Mapping[str, Any], reference: str | None, silent: bool
-) -> Report:
+    report: Report, door: str, wishes: Mapping[str, Any], reference: str | None
+) -> None:
     from polyattn.testing.doors import Wishes, open_door
     from polyattn.testing.generate import iter_checks
 
@@ -221,13 +238,11 @@ def _through_door(
         raise ConfigError(f"--true-means {wishes['true_means']}: expected attend or mask")
     if reference not in (None, "none"):
         raise ConfigError(f"--reference {reference}: expected none")
-    report = Report(target, silent=silent)
-    opened = open_door(
-        target, Wishes(**wishes, reference="none" if reference else "softmax"), door=door
-    )
-    report.open(opened.notes)
+    report.begin()
+    wished = Wishes(**wishes, reference="none" if reference else "softmax")
+    opened = open_door(report.name, wished, door=door, patience=PATIENCE)
+    report.note(opened.notes)
     checks = [] if opened.subject is None else list(iter_checks(opened.subject))
     report.run([*opened.findings, *checks], limit=PATIENCE)
     if opened.subject is None:
         report.say("the other checks need an answer to a plain call, and were not run")
-    return report

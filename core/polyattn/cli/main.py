@@ -6,9 +6,12 @@ reads. So the plain forms of ``list`` are answered here, and everything else goe
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from polyattn.errors import PolyattnError
 from polyattn.registry import NO_PLUGINS
@@ -19,6 +22,7 @@ INTERRUPTED = 130
 
 def run() -> None:
     """Run the command line: exits 2 with one line on an error, 130 when interrupted."""
+    _open_what_is_closed()
     try:
         _dispatch(sys.argv[1:])
         # A reader that went away (`polyattn list | head`) shows here, not at exit.
@@ -29,8 +33,29 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        forgo(sys.stdout)
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        forgo(sys.stdout)
+        place = f" to {error.filename}" if error.filename else ""
+        print(f"error: cannot write{place}: {error.strerror}", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def forgo(stream: TextIO) -> None:
+    """Drop what a stream still holds and what is written to it from now on: nobody can read it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _open_what_is_closed() -> None:
+    """A shell may close the streams (`>&-`): Python then has None in their place."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def _dispatch(arguments: Sequence[str]) -> None:

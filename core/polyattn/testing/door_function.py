@@ -10,9 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from polyattn.capabilities import Capabilities, Sizes
+from polyattn.capabilities import Capabilities, Refusal, Sizes
+from polyattn.errors import Unsupported
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, Shape
+from polyattn.testing.contained import contained
 from polyattn.testing.loops import elementwise_attention, loop_attention
 from polyattn.testing.numerics import need_tensor
 from polyattn.testing.settings import settings_restored
@@ -57,7 +59,7 @@ class FunctionSubject(Subject):
         self.softmax = True
 
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> FunctionInstance:
-        with seeded(seed):
+        with seeded(seed), contained():
             function = self.make()
         if isinstance(function, nn.Module):
             # A module at the top of a file is one object, and stays in its dtype.
@@ -102,8 +104,9 @@ class FunctionInstance(Instance):
     def raw(self, sample: Sample) -> object:
         keywords = self._keywords(sample)
         if not self._shielded:
-            return self.function(sample.q, sample.k, sample.v, **keywords)
-        with settings_restored():
+            with contained():
+                return self.function(sample.q, sample.k, sample.v, **keywords)
+        with settings_restored(), contained():
             copies = [x.clone() for x in (sample.q, sample.k, sample.v)]
             keywords = {
                 name: x.clone() if isinstance(x, Tensor) else x for name, x in keywords.items()
@@ -164,7 +167,10 @@ class FunctionInstance(Instance):
             return {}
         if how.causal_flag and mask.parts == {"causal"} and not mask.prefix and _square(sample):
             return {how.causal_flag: True}
-        assert how.mask_arg is not None, "generated for a function that takes no mask"
+        if how.mask_arg is None:
+            why = self.subject.why_square_only or "only where L = S"
+            way_out = "name the argument that takes a mask with --mask-arg"
+            raise Unsupported(self.subject.name, [Refusal("causal", "L != S", why, way_out)])
         return {how.mask_arg: self._lowered(mask, sample)}
 
     def _lowered(self, mask: Mask, sample: Sample) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from polyattn.errors import ConfigError, suggestion
+from polyattn.testing.contained import TimeUp, contained, limited
 from polyattn.testing.settings import settings, settings_restored
 
 Function = Callable[..., Any]
@@ -32,10 +33,12 @@ class Loaded:
     problem: str = ""
 
 
-def load_thing(target: str) -> Loaded:
+def load_thing(target: str, patience: float | None = None) -> Loaded:
     """Load ``path/to/file.py:thing`` or ``package.module:thing``.
 
-    Raises: ConfigError where there is no such file, module or name.
+    patience: seconds that importing it is given, and making it where it is a class.
+
+    Raises: ConfigError where there is no such file, module or name, or the file is no Python.
     """
     place, _, name = target.rpartition(":")
     if not place or not name:
@@ -47,10 +50,13 @@ def load_thing(target: str) -> Loaded:
     before = settings()
     with settings_restored(), contextlib.redirect_stdout(spoken):
         try:
-            module = _module(place, path)
+            with limited(patience), contained():
+                module = _module(place, path)
         except ConfigError:
             raise
-        except (Exception, SystemExit) as error:
+        except TimeUp as error:
+            return Loaded(target, None, f"importing {place}: {error}")
+        except Exception as error:
             told = [type(error).__name__, *str(error).strip().splitlines()[:1]]
             return Loaded(target, None, f"importing {place} raised {': '.join(told)}")
         after = settings()
@@ -59,7 +65,7 @@ def load_thing(target: str) -> Loaded:
     problem = f"importing {place} changed {', '.join(changed)}" if changed else ""
     if spoken.getvalue().strip() and not problem:
         problem = f"importing {place} printed {spoken.getvalue().strip().splitlines()[0][:80]!r}"
-    return _made(target, thing, problem)
+    return _made(target, thing, problem, patience)
 
 
 def _module(place: str, path: Path) -> ModuleType:
@@ -71,6 +77,7 @@ def _module(place: str, path: Path) -> ModuleType:
         if found is None:
             raise ConfigError(f"{place}: no such module or file")
         return importlib.import_module(place)
+    _compiled(path)
     name = f"polyattn_door_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -87,6 +94,26 @@ def _module(place: str, path: Path) -> ModuleType:
     return module
 
 
+def _compiled(path: Path) -> None:
+    """Say which it is where a file is no Python at all: that is no finding about an attention."""
+    try:
+        compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{path}: {_no_python(path.read_bytes(), error)}") from None
+
+
+def _no_python(source: bytes, error: Exception) -> str:
+    if b"\0" in source:
+        return "expected Python source, got a file with NUL bytes"
+    if "codec can't decode" in str(error) or "(unicode error)" in str(error):
+        return f"expected UTF-8 text, or a declared encoding, got other bytes ({error})"
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    told = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"syntax error{f' in line {line}' if line else ''}: {told}"
+
+
 def _thing(module: ModuleType, place: str, name: str) -> Any:
     thing: Any = module
     for part in name.split("."):
@@ -98,15 +125,19 @@ def _thing(module: ModuleType, place: str, name: str) -> Any:
     return thing
 
 
-def _made(target: str, thing: Any, problem: str) -> Loaded:
+def _made(target: str, thing: Any, problem: str, patience: float | None) -> Loaded:
     """A class, and a function without arguments that gives something callable, are factories."""
     if not callable(thing):
         raise ConfigError(f"{target}: expected a function, a class or a module, got {thing!r:.60}")
     if not (inspect.isclass(thing) or _takes_nothing(thing)):
         return Loaded(target, lambda: thing, problem)
     try:
-        with settings_restored(), contextlib.redirect_stdout(io.StringIO()):
+        quiet = contextlib.redirect_stdout(io.StringIO())
+        with settings_restored(), quiet, limited(patience), contained():
             made = thing()
+    except TimeUp as error:
+        told = f"{target}() without arguments: {error}"
+        return Loaded(target, None, "; ".join(filter(None, (problem, told))))
     except Exception as error:
         told = f"{target}() without arguments raised {type(error).__name__}: {error}"
         return Loaded(target, None, "; ".join(filter(None, (problem, told))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, normal
+from polyattn.testing.contained import contained, limited
 from polyattn.testing.door_function import Flow, Function
 from polyattn.testing.loops import elementwise_attention
 from polyattn.testing.settings import settings, settings_restored
@@ -43,6 +45,8 @@ class Probe:
     notes: list[str] = dataclasses.field(default_factory=list)
     error: str = ""
     """Why the last trial gave nothing."""
+    patience: float | None = None
+    """Seconds that one call is given."""
 
     def say(self, note: str) -> None:
         """Keep something for the reader."""
@@ -71,9 +75,18 @@ class Probe:
         )
         return Sample(q=q, k=k, v=v, mask=Mask.full(), inputs={}, seed=90)
 
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Around every call: settings put back, nothing but exceptions out, so long and no longer.
+
+        Raises: TimeUp.
+        """
+        with settings_restored(), limited(self.patience), contained():
+            yield
+
     def call(self, sample: Sample, **keywords: Any) -> Any:
         """One call, after which everything is as it was. Raises what the function raises."""
-        with settings_restored():
+        with self.guarded():
             copies = [x.clone() for x in (sample.q, sample.k, sample.v)]
             return first(self.function(*copies, **keywords))
 
@@ -144,7 +157,8 @@ def meddles(probe: Probe) -> bool:
     before = [x.clone() for x in tensors], settings()
     with settings_restored():
         try:
-            probe.function(*tensors)
+            with limited(probe.patience), contained():
+                probe.function(*tensors)
         except Exception:
             return True
         after = settings()
@@ -231,7 +245,7 @@ def takes_gradients(probe: Probe) -> bool:
     """Whether a gradient reaches any of the inputs."""
     sample = probe.sample().each(lambda x: x.clone().requires_grad_())
     try:
-        with settings_restored():
+        with probe.guarded():
             out = first(probe.function(sample.q * 1, sample.k * 1, sample.v * 1))
             torch.autograd.backward(out.sum())
     except Exception as error:

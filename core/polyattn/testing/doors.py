@@ -17,6 +17,7 @@ import torch
 
 from polyattn.errors import ConfigError
 from polyattn.testing import door_probe as trying
+from polyattn.testing.contained import TimeUp, contained, limited
 from polyattn.testing.door_claims import claim
 from polyattn.testing.door_diagnose import diagnose
 from polyattn.testing.door_function import Calling, Flow, Function, FunctionSubject
@@ -83,44 +84,64 @@ def failing(name: str, label: str, property: Property, seen: Seen) -> Check:
     return dataclasses.replace(planned(fail), id=f"{name}[{label}]")
 
 
-def open_door(target: str, wishes: Wishes | None = None, *, door: str = "sdpa") -> Door:
+def open_door(
+    target: str,
+    wishes: Wishes | None = None,
+    *,
+    door: str = "sdpa",
+    patience: float | None = None,
+) -> Door:
     """Load ``file.py:thing`` or ``package.module:thing``, and find out what it is.
+
+    patience: seconds that importing it and each call is given; longer is a finding.
 
     Raises: ConfigError for a target, a file or a name that does not exist, or an unknown door.
     """
     if door not in DOORS:
         raise ConfigError(f"--as {door}: expected one of {', '.join(DOORS)}")
-    loaded = load_thing(target)
+    loaded = load_thing(target, patience)
     findings = []
     if loaded.problem:
         findings.append(failing("check_thing_loads", "", LOADS, Seen(what=loaded.problem)))
     if loaded.make is None:
         return Door(None, tuple(findings), ())
-    opened = door_of(loaded.name, loaded.make, wishes)
+    opened = door_of(loaded.name, loaded.make, wishes, patience)
     return dataclasses.replace(opened, findings=(*findings, *opened.findings))
 
 
-def door_of(name: str, make: Callable[[], Function], wishes: Wishes | None = None) -> Door:
+def door_of(
+    name: str,
+    make: Callable[[], Function],
+    wishes: Wishes | None = None,
+    patience: float | None = None,
+) -> Door:
     """The door to a function that ``make`` gives. What it prints meanwhile is not shown."""
     quiet = io.StringIO()
     with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-        return _door_of(name, make, wishes or Wishes())
+        with limited(patience), contained():
+            probe = Probe(make(), patience=patience)
+        try:
+            return _door_of(name, make, probe, wishes or Wishes())
+        except TimeUp as error:
+            return _shut(probe, f"{error}; given {probe.sample().describe()}")
 
 
-def _door_of(name: str, make: Callable[[], Function], wishes: Wishes) -> Door:
-    probe = Probe(make())
+def _shut(probe: Probe, what: str) -> Door:
+    """There is no answer to a plain call: that is all that can be said."""
+    finding = failing("check_output_shape_dtype_device", "plain call", ANSWERS, Seen(what=what))
+    return Door(None, (finding,), tuple(probe.notes))
+
+
+def _door_of(name: str, make: Callable[[], Function], probe: Probe, wishes: Wishes) -> Door:
     if isinstance(probe.function, torch.nn.Module):
         probe.function.eval()
     if not trying.sizes_it_takes(probe):
-        finding = failing(
-            "check_output_shape_dtype_device", "plain call", ANSWERS, Seen(what=_answer(probe))
-        )
-        return Door(None, (finding,), tuple(probe.notes))
-    got = probe.call(probe.sample())
+        return _shut(probe, _answer(probe))
+    got = probe.tried(probe.sample())
+    if got is None:
+        return _shut(probe, f"the same call again: {probe.error}")
     if not bool(got.isfinite().all()):
-        what = "the output of a plain call holds NaN or infinity"
-        finding = failing("check_output_shape_dtype_device", "plain call", ANSWERS, Seen(what=what))
-        return Door(None, (finding,), tuple(probe.notes))
+        return _shut(probe, "the output of a plain call holds NaN or infinity")
     return _walked_through(name, make, probe, wishes)
 
 

@@ -71,6 +71,11 @@ def single_parts(subject: Subject) -> tuple[Part, ...]:
     return tuple(part for part in PARTS if part in claims.masks - claims.requires)
 
 
+def may_refuse(subject: Subject, part: Part) -> bool:
+    """Whether a function cannot be asked for this part at L != S, where some checks ask."""
+    return part == "causal" and bool(subject.why_square_only)
+
+
 def learnable(subject: Subject) -> tuple[Part, ...]:
     """The parts of a mask that a gradient can reach. To refuse that is the subject's right."""
     return tuple(p for p in single_parts(subject) if p in ("bias", "alibi") and subject.backward)
@@ -101,7 +106,7 @@ def contract_checks(subject: Subject) -> Iterator[Check]:
     for function in (contract.check_inputs_not_mutated, contract.check_call_is_stateless):
         yield planned(function, "plain", subject)
         for part in single_parts(subject):
-            yield planned(function, part, subject, part)
+            yield planned(function, part, subject, part, may_refuse=may_refuse(subject, part))
     if isinstance(subject, VariantSubject):
         yield planned(contract.check_backend_really_used, "", subject)
         for claim in unclaimed(subject):
@@ -116,7 +121,12 @@ def value_checks(subject: Subject) -> Iterator[Check]:
                 yield planned(values.check_matches_reference, label, subject, shape, (), seed)
             for part in single_parts(subject):
                 yield planned(
-                    values.check_matches_reference, f"{name}-{part}", subject, shape, (part,)
+                    values.check_matches_reference,
+                    f"{name}-{part}",
+                    subject,
+                    shape,
+                    (part,),
+                    may_refuse=may_refuse(subject, part),
                 )
         for part in learnable(subject):
             yield planned(
@@ -131,7 +141,8 @@ def value_checks(subject: Subject) -> Iterator[Check]:
         if subject.softmax:
             yield planned(values.check_matches_loop, "plain", subject)
             for part in single_parts(subject):
-                yield planned(values.check_matches_loop, part, subject, (part,))
+                refused = may_refuse(subject, part)
+                yield planned(values.check_matches_loop, part, subject, (part,), may_refuse=refused)
         for dtype in sorted(subject.dtypes - {torch.float64}, key=str):
             yield planned(values.check_low_precision_error, name_of(dtype), subject, dtype)
     else:
@@ -233,7 +244,8 @@ def autograd_checks(subject: Subject) -> Iterator[Check]:
     else:
         yield planned(check, "plain", subject)
         for part in single_parts(subject):
-            yield planned(check, part, subject, (part,))
+            refused = may_refuse(subject, part)
+            yield planned(check, part, subject, (part,), may_refuse=refused)
         for part in learnable(subject):
             label = f"learned_{part}"
             yield planned(check, label, subject, (part,), learns_mask=True, may_refuse=True)

@@ -10,13 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from polyattn.errors import ConfigError, Unsupported
+from polyattn.testing.contained import TimeUp, contained, limited
 from polyattn.testing.generate import iter_checks
 from polyattn.testing.planned import Check
-from polyattn.testing.results import CheckFailure, Result, Status
+from polyattn.testing.results import CheckFailure, Property, Result, Seen, Status
 from polyattn.testing.settings import settings_restored
 from polyattn.testing.variant import AnySubject, subjects_of
 
 Callback = Callable[[Result], None]
+
+ANSWERS_IN_TIME = Property(
+    meaning="A small call is answered within the time that it is given.",
+    causes=("a loop that does not end", "waiting for input, a lock or the network"),
+)
 
 
 def check_variant(
@@ -68,7 +74,8 @@ def run_checks(
 ) -> list[Result]:
     """Run checks one by one; none depends on another. Parameters as of ``check_variant``.
 
-    limit: after so many seconds no further check is started; the rest is listed as not run.
+    limit: after so many seconds no further check is started; the rest is listed as not run. One
+    check by itself that takes longer than that is ended, and has failed.
     """
     planned = list(checks)
     expected = dict(expected_failures or {})
@@ -88,7 +95,7 @@ def run_checks(
         if check.extended and not extended:
             reason = "takes seconds: ask for it with --extended"
             check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
-        result = run_check(check, expected.get(check.id))
+        result = run_check(check, expected.get(check.id), patience=limit)
         results.append(result)
         if callback is not None:
             callback(result)
@@ -97,12 +104,17 @@ def run_checks(
     return results
 
 
-def run_check(check: Check, expected_failure: str | None = None) -> Result:
-    """Run one check. Its prints are swallowed, the process's settings are put back."""
+def run_check(
+    check: Check, expected_failure: str | None = None, *, patience: float | None = None
+) -> Result:
+    """Run one check. Its prints are swallowed, the process's settings are put back.
+
+    patience: seconds after which it is ended, as a failure.
+    """
     if check.withheld is not None:
         return Result(id=check.id, status=check.withheld, reason=check.reason)
     started = time.perf_counter()
-    status, reason, failure = _outcome(check)
+    status, reason, failure = _outcome(check, patience)
     if expected_failure is not None:
         if status is Status.FAILED:
             status, reason = Status.XFAILED, expected_failure
@@ -118,13 +130,15 @@ def run_check(check: Check, expected_failure: str | None = None) -> Result:
     )
 
 
-def _outcome(check: Check) -> tuple[Status, str, CheckFailure | None]:
+def _outcome(check: Check, patience: float | None) -> tuple[Status, str, CheckFailure | None]:
     quiet = io.StringIO()
     try:
         with (
             settings_restored(),
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
+            limited(patience),
+            contained(),
         ):
             check.run()
     except CheckFailure as failure:
@@ -134,6 +148,13 @@ def _outcome(check: Check) -> tuple[Status, str, CheckFailure | None]:
         if check.may_raise and cause is not None:
             return Status.NOT_CLAIMED, failure.seen.what, None
         return Status.FAILED, failure.seen.what, failure
+    except Unsupported as error:
+        if check.may_refuse:
+            return Status.NOT_CLAIMED, f"refused: {error}", None
+        return Status.ERROR, f"{type(error).__name__}: {error}", None
+    except TimeUp as error:
+        late = CheckFailure(check.id.partition("[")[0], ANSWERS_IN_TIME, Seen(what=str(error)))
+        return Status.FAILED, str(error), late
     except Exception as error:
         return Status.ERROR, f"{type(error).__name__}: {error}", None
     return Status.PASSED, "", None

@@ -19,6 +19,7 @@ from polyattn.capabilities import Capabilities, InputSize, Sizes
 from polyattn.errors import Unsupported
 from polyattn.state import State
 from polyattn.testing.cases import Sample, Shape, draw, fit
+from polyattn.testing.contained import contained
 from polyattn.testing.loops import elementwise_attention
 from polyattn.testing.masks import learned_of, needed
 from polyattn.testing.numerics import need_tensor
@@ -31,7 +32,8 @@ DEVICE = "cpu"
 def blaming(given: str) -> Iterator[None]:
     """Turn what the subject's code raises into a finding. Missing imports are not findings."""
     try:
-        yield
+        with contained():
+            yield
     except (Mismatch, ImportError):
         raise
     except Unsupported as error:

@@ -22,6 +22,7 @@ from polyattn.registry import discover, load_target
 from polyattn.spec import VariantSpec
 from polyattn.state import State
 from polyattn.testing.cases import RECTANGULAR, Sample, Shape
+from polyattn.testing.contained import contained
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.loops import elementwise_attention, loop_attention
 from polyattn.testing.subject import Formula, Instance, Subject, softmax_definition
@@ -99,7 +100,8 @@ class VariantInstance(Instance):
         return self._module
 
     def raw(self, sample: Sample) -> object:
-        return self._module(sample.q, sample.k, sample.v, sample.mask, sample.inputs)
+        with contained():
+            return self._module(sample.q, sample.k, sample.v, sample.mask, sample.inputs)
 
     def widened(self) -> Instance:
         assert isinstance(self.subject, VariantSubject)

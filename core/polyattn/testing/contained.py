@@ -1,0 +1,61 @@
+"""Code of strangers: what it raises stays inside, and it is given so long and no longer."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Escaped(Exception):
+    """What no ``except Exception`` catches, such as SystemExit, as an exception of that name."""
+
+
+class TimeUp(BaseException):
+    """The time of a stranger's code is over. No Exception, so that it does not catch it itself."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it did not answer within {seconds:g} s")
+
+
+@contextmanager
+def contained() -> Iterator[None]:
+    """Let nothing out of the block but exceptions, an interruption by the user, and ``TimeUp``."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt, TimeUp):
+        raise
+    except BaseException as error:
+        raise type(type(error).__name__, (Escaped,), {})(str(error)) from error
+
+
+@contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Raise ``TimeUp`` inside the block after so many seconds, where that can be done.
+
+    A system without alarms, another thread than the main one and an alarm that is set already
+    leave it without a limit; so does code that never comes back to the interpreter.
+    """
+    if seconds is None or not _can_alarm():
+        yield
+        return
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise TimeUp(seconds)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _can_alarm() -> bool:
+    if not hasattr(signal, "setitimer") or signal.getsignal(signal.SIGALRM) is None:
+        return False
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and signal.getitimer(signal.ITIMER_REAL)[0] == 0

@@ -1,0 +1,175 @@
+"""Code that exits, raises anything, hangs or is no Python: a verdict, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from polyattn.cli import main
+from polyattn.testing.contained import Escaped, TimeUp, contained, limited
+
+HOSTILE = """
+import sys
+import torch.nn.functional as F
+
+def exits(q, k, v): sys.exit(0)
+
+def exits_late(q, k, v):
+    if q.shape[1] == 3: sys.exit(0)
+    return F.scaled_dot_product_attention(q, k, v)
+
+def raises_anything(q, k, v): raise BaseException("x")
+
+def interrupts(q, k, v): raise KeyboardInterrupt
+
+def hangs(q, k, v):
+    while True: pass
+
+def hangs_late(q, k, v):
+    if q.shape[1] == 3:
+        while True: pass
+    return F.scaled_dot_product_attention(q, k, v)
+
+def once(q, k, v, seen=[]):
+    seen.append(1)
+    if len(seen) > 1: raise RuntimeError("only once")
+    return F.scaled_dot_product_attention(q, k, v)
+
+class Exits:
+    def __init__(self): sys.exit(0)
+    def __call__(self, q, k, v): return v
+
+def flagged(q, k, v, is_causal=False):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+"""
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch, capsys):
+    (tmp_path / "f.py").write_text(HOSTILE)
+    monkeypatch.chdir(tmp_path)
+
+    def run(name, *more):
+        monkeypatch.setattr("sys.argv", ["polyattn", "check", name, "--as", "sdpa", *more])
+        try:
+            main.run()
+        except SystemExit as end:
+            return end.code or 0, *capsys.readouterr()
+        return 0, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("exits", "it raised SystemExit: 0"),
+        ("exits_late", "it raised SystemExit: 0"),
+        ("raises_anything", "it raised BaseException: x"),
+        ("once", "RuntimeError: only once"),
+        ("Exits", "without arguments raised SystemExit: 0"),
+    ],
+)
+def test_whatever_it_raises_is_a_failed_result(check, name, said):
+    code, out, _ = check(f"f.py:{name}")
+    assert code == 1
+    assert said in out
+    code, out, _ = check(f"f.py:{name}", "--json")
+    assert code == 1
+    assert said in str(json.loads(out)[0]["results"])
+
+
+@pytest.mark.parametrize("name", ["f.py:hangs", "endless.py:f"])
+def test_what_never_answers_is_one_failed_result_under_its_name(check, tmp_path, monkeypatch, name):
+    (tmp_path / "endless.py").write_text("while True: pass")
+    monkeypatch.setattr("polyattn.cli.check.PATIENCE", 0.5)
+    code, out, _ = check(name)
+    assert code == 1
+    assert out.startswith(name)
+    assert "it did not answer within 0.5 s" in out
+    assert "1 failed in" in out
+
+
+def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(check, monkeypatch):
+    monkeypatch.setattr("polyattn.cli.check.PATIENCE", 1.0)
+    code, out, _ = check("f.py:hangs_late", "--json")
+    results = json.loads(out)[0]["results"]
+    assert code == 1
+    failed = [row for row in results if row["status"] == "failed"]
+    assert [row["reason"] for row in failed] == ["it did not answer within 1 s"]
+    assert results[-1]["status"] == "not run"
+
+
+def test_an_interruption_shows_what_there_is(check):
+    code, out, _ = check("f.py:interrupts")
+    assert code == 130
+    assert out == "f.py:interrupts\nf.py:interrupts: interrupted\n"
+    code, out, _ = check("f.py:interrupts", "--json")
+    assert code == 130
+    assert json.loads(out)[0]["problem"] == "interrupted"
+
+
+def test_ctrl_c_ends_a_check_with_130(tmp_path):
+    (tmp_path / "f.py").write_text(HOSTILE)
+    command = [sys.executable, "-m", "polyattn.cli.main", "check", "f.py:hangs", "--as", "sdpa"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "f.py:hangs\n"
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == "f.py:hangs: interrupted\n"
+    assert error == ""
+
+
+def test_an_argument_that_is_not_there_is_one_finding(check):
+    code, out, _ = check("f.py:flagged", "--mask-arg", "nope", "--json")
+    bad = [row for row in json.loads(out)[0]["results"] if row["status"] in ("failed", "error")]
+    assert code == 1
+    assert [row["id"] for row in bad] == ["check_mask_polarity_and_dtype[mask argument]"]
+    assert "AssertionError" not in out
+
+
+def test_a_function_with_a_causal_flag_alone_is_right(check):
+    code, out, _ = check("f.py:flagged")
+    assert code == 0, out
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (b"def f(:\n", "syntax error in line 1"),
+        (b"x = '\xff'\n", "expected UTF-8"),
+        (b"x = 1\0\n", "NUL bytes"),
+    ],
+)
+def test_a_file_that_is_no_python_is_a_wrong_question(check, tmp_path: Path, source, said):
+    (tmp_path / "wrong.py").write_bytes(source)
+    code, _, error = check("wrong.py:f")
+    assert code == 2
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_only_exceptions_get_out_and_the_users_own_interruption():
+    with pytest.raises(Escaped, match="7"), contained():
+        sys.exit(7)
+    for passes in (KeyboardInterrupt, ValueError):
+        with pytest.raises(passes), contained():
+            raise passes
+
+
+def test_a_limit_ends_with_its_block_and_leaves_an_outer_one_alone():
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TimeUp, match=r"within 0\.2 s"), limited(0.2), limited(100.0):
+        time.sleep(5)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) is before
