@@ -1,5 +1,6 @@
 """``polyattn compare`` from the outside: what it writes, what it refuses, how it stops."""
 
+import io
 import re
 import signal
 import subprocess
@@ -175,3 +176,36 @@ def test_ctrl_c_in_a_real_run_leaves_a_readable_result(tmp_path):
     assert all(m.forward is not None for m in result.lengths[0].measurements)
     assert "interrupted" in out
     assert "Traceback" not in error
+
+
+class Unreadable(io.StringIO):
+    """A stdout whose reader has gone, or whose disk is full."""
+
+    def write(self, text):
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_a_stdout_that_nobody_reads_loses_nothing(fake, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout", Unreadable())
+    command.compare(out=fake / "kept")
+    assert (fake / "kept" / "compare.json").exists()
+    assert "written to" in capsys.readouterr().err
+
+
+def test_progress_that_nobody_reads_ends_nothing():
+    with follow(Console(file=Unreadable())) as listener:
+        listener(Progress(0.25, "a quarter"))
+
+
+def test_where_nothing_named_could_be_measured_it_says_so_and_exits_1(fake, monkeypatch, capsys):
+    found = planted.comparison(failures={"fast": "at length 16: it refuses"})
+    monkeypatch.setattr(FakeRun, "result", lambda self: found)
+    monkeypatch.setattr(command, "_words", lambda text: tuple(text.split(",")))
+    monkeypatch.setattr("polyattn.measure.plan.make_plan", lambda *a, **k: found.plan)
+    command.compare(variants="base,fast")
+    with pytest.raises(Exit) as stopped:
+        command.compare(variants="fast")
+    assert stopped.value.exit_code == 1
+    assert "none of the variants that were named could be measured: fast: at length" in (
+        capsys.readouterr().out
+    )

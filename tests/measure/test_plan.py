@@ -3,6 +3,7 @@
 import pytest
 
 from polyattn.errors import ConfigError, UnknownName
+from polyattn.measure.machine import available_bytes
 from polyattn.measure.plan import CONTEXT, make_plan, open_text
 from polyattn.measure.text import Text
 from polyattn.registry import Entry, Registry
@@ -83,3 +84,15 @@ def test_a_text_of_two_contexts_is_enough(tmp_path):
     (tmp_path / "b").write_bytes(b"a" * CONTEXT)
     with pytest.raises(ConfigError, match="shorter than one context"):
         open_text(tmp_path / "b")
+
+
+def test_lengths_that_cannot_fit_in_memory_are_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setattr("polyattn.measure.plan.available_bytes", lambda: 2**30)
+    assert make_plan(REGISTRY, TEXT, lengths=(65536,)).lengths == (65536,)
+    with pytest.raises(ConfigError, match=r"--lengths: 65537: .*expected at most 65536 tokens"):
+        make_plan(REGISTRY, TEXT, lengths=(64, 65537))
+
+
+def test_the_memory_that_is_there_is_a_number_of_bytes_or_unknown():
+    known = available_bytes()
+    assert known is None or known > 2**20

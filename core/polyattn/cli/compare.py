@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyattn.cli.main import INTERRUPTED, forgo
+
 if TYPE_CHECKING:
     from polyattn.measure.comparison import Run
     from polyattn.measure.results import Comparison
-
-INTERRUPTED = 130
 
 
 def compare(
@@ -39,18 +42,20 @@ def compare(
 ) -> None:
     """Compare attention variants: proven, timed, weighed, and trained on a text.
 
-    Writes a table, compare.json and a page with charts. Ctrl-C writes what there is.
+    Writes a table, compare.json and a page with charts. Ctrl-C writes what there is. Exits 1
+    where none of the variants could be measured.
     """
     from polyattn.measure.comparison import Run
     from polyattn.measure.folders import new_folder
     from polyattn.measure.plan import make_plan, open_text
     from polyattn.registry import discover
 
+    named = None if variants is None else _words(variants)
     source = open_text(text)
     plan = make_plan(
         discover(),
         source,
-        variants=None if variants is None else _words(variants),
+        variants=named,
         lengths=_numbers(lengths),
         seed=seed,
         threads=threads,
@@ -61,9 +66,12 @@ def compare(
     run = Run(plan, source)
     _perform(run)
     result = run.result()
-    _write(result, folder)
+    named = result.plan.variants if named is None else named
+    _tell(result, _write(result, folder), named)
     if not result.complete:
         raise typer.Exit(INTERRUPTED)
+    if _nothing_measured(result, named):
+        raise typer.Exit(1)
 
 
 def _perform(run: Run) -> None:
@@ -78,21 +86,20 @@ def _perform(run: Run) -> None:
             run.listen = listener
             run.run()
     except KeyboardInterrupt:
-        console.print("interrupted: writing what there is")
+        with contextlib.suppress(OSError):
+            print("interrupted: writing what there is", file=sys.stderr, flush=True)
 
 
-def _write(result: Comparison, folder: Path) -> None:
-    from rich.console import Console
+def _write(result: Comparison, folder: Path) -> str:
+    """Write the files: before anything is printed, since nobody may be there to read it.
 
+    Returns: what there is to say of it.
+    """
     from polyattn.errors import Unavailable
     from polyattn.measure.report import write_page
-    from polyattn.measure.table import make_table, table_text
+    from polyattn.measure.table import table_text
 
-    console = Console()
-    if console.is_terminal:
-        console.print(make_table(result))
-    else:
-        print(table_text(result), end="")
+    said = ""
     (folder / "compare.json").write_text(result.to_json(), encoding="utf-8")
     (folder / "table.txt").write_text(table_text(result), encoding="utf-8")
     written = "table.txt, compare.json"
@@ -100,8 +107,36 @@ def _write(result: Comparison, folder: Path) -> None:
         write_page(result, folder / "report.html")
         written += ", report.html"
     except Unavailable as error:
-        print(f"no page with charts: {error}")
-    print(f"\nwritten to {folder}: {written}")
+        said = f"no page with charts: {error}\n"
+    return f"{said}\nwritten to {folder}: {written}"
+
+
+def _tell(result: Comparison, said: str, named: Sequence[str]) -> None:
+    """Print the table and where it is. A stdout that cannot be written to has lost nothing."""
+    from rich.console import Console
+
+    from polyattn.measure.table import make_table, table_text
+
+    console = Console()
+    try:
+        if console.is_terminal:
+            console.print(make_table(result))
+        else:
+            print(table_text(result), end="")
+        print(said)
+        if _nothing_measured(result, named):
+            reasons = "; ".join(f"{name}: {result.failures[name]}" for name in named)
+            print(f"\nnone of the variants that were named could be measured: {reasons}")
+        sys.stdout.flush()
+    except OSError as error:
+        forgo(sys.stdout)
+        with contextlib.suppress(OSError):
+            where = said.strip().splitlines()[-1]
+            print(f"{where}; the table could not be printed: {error.strerror}", file=sys.stderr)
+
+
+def _nothing_measured(result: Comparison, named: Sequence[str]) -> bool:
+    return all(name in result.failures for name in named)
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,7 +24,7 @@ def follow(console: Console) -> Iterator[Callable[[Progress], None]]:
         with _bar(console) as listener:
             yield listener
     else:
-        yield _lines(console)
+        yield _lines(console.file)
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def _bar(console: Console) -> Iterator[Callable[[Progress], None]]:
         yield lambda heard: bars.update(task, completed=heard.share, description=heard.text)
 
 
-def _lines(console: Console) -> Callable[[Progress], None]:
+def _lines(file: IO[str]) -> Callable[[Progress], None]:
     started = time.monotonic()
     last = -_QUIET
 
@@ -54,11 +55,8 @@ def _lines(console: Console) -> Callable[[Progress], None]:
         now = time.monotonic() - started
         if now - last >= _QUIET:
             last = now
-            console.print(
-                f"{now:5.0f} s {heard.share:4.0%}  {heard.text}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            # A log that nobody reads any more must not end what is being logged.
+            with contextlib.suppress(OSError):
+                print(f"{now:5.0f} s {heard.share:4.0%}  {heard.text}", file=file, flush=True)
 
     return listener

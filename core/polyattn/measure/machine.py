@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from importlib import metadata
@@ -27,6 +28,19 @@ def describe_machine(threads: int) -> Machine:
         allocator=allocator_settings(),
         threads=threads,
     )
+
+
+def available_bytes() -> int | None:
+    """Memory that a new process may have, by the system and by a container's limit; None where
+    neither says."""
+    known = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        line = next((line for line in lines if line.startswith("MemAvailable:")), "")
+        known.append(int(line.split()[1]) * 1024)
+    with contextlib.suppress(OSError, ValueError):
+        known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(known, default=None)
 
 
 def _cores() -> int:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from polyattn.errors import ConfigError, Unavailable
+from polyattn.measure.machine import available_bytes
 from polyattn.measure.results import ModelPlan, Plan, Task, TaskPlan, TextRecord
 from polyattn.measure.text import Text, default_text, read_text, split
 from polyattn.registry import Registry
@@ -76,6 +77,7 @@ def make_plan(
     """
     names, baseline = _names(registry, variants)
     _check_numbers(lengths, seed, threads)
+    _check_memory(max(lengths), available_bytes())
     _, held_out = split(text.data, CONTEXT + 1)
     return Plan(
         variants=names,
@@ -141,6 +143,18 @@ def _names(registry: Registry, variants: tuple[str, ...] | None) -> tuple[tuple[
     if comparison.baseline not in names:
         names = (comparison.baseline, *names)
     return names, comparison.baseline
+
+
+def _check_memory(length: int, available: int | None) -> None:
+    """Refuse what cannot be measured whatever the variant does: q, k, v, the output, and a gradient
+    of each, in float32."""
+    needed = 8 * HEADS * HEAD_DIM * length * 4
+    if available is not None and needed > available:
+        raise ConfigError(
+            f"--lengths: {length}: its tensors take {needed / 2**30:,.1f} GiB with gradients, and "
+            f"{available / 2**30:,.1f} GiB are available; expected at most "
+            f"{available // (needed // length)} tokens"
+        )
 
 
 def _check_numbers(lengths: tuple[int, ...], seed: int, threads: int) -> None:
