@@ -1,9 +1,11 @@
 """Folders: what is written, what is read back, and what another variant makes of it."""
 
+import re
+
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import polyattn
 from polyattn.errors import ConfigError, UnknownName
@@ -144,3 +146,42 @@ def test_a_model_composed_by_hand_has_no_config_to_save(tmp_path):
 
     with pytest.raises(ConfigError, match="composed by hand"):
         polyattn.save(Encoder(TokenEmbedding(3, 4), []), tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [torch.int64, torch.bool, torch.float64], ids=str)
+def test_a_tensor_of_another_dtype_is_refused_by_name(wrong, tmp_path):
+    polyattn.save(built(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = sorted(weights)[1]
+    weights[name] = weights[name].to(wrong)
+    save_file(weights, tmp_path / "model.safetensors")
+    expected = f"{re.escape(name)}: expected torch.float32, as the other weights, got {wrong}"
+    with pytest.raises(ConfigError, match=expected):
+        polyattn.load(tmp_path)
+
+
+def test_weights_without_any_float_are_refused(tmp_path):
+    polyattn.save(built(), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({name: x.long() for name, x in weights.items()}, tmp_path / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"expected a floating dtype, got torch\.int64"):
+        polyattn.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda path: polyattn.save(None, path), "a model that polyattn.build made, .* got None"),
+        (lambda path: polyattn.save(torch.nn.Linear(2, 2), path), "got a Linear"),
+        (lambda path: polyattn.save(built(), path / "file"), "expected a folder, got a file"),
+        (lambda path: polyattn.save(built(), path / "file" / "x"), "a folder that can be made"),
+        (lambda path: polyattn.save(built(), None), "save: expected the path of a folder"),
+        (lambda path: polyattn.load(None), "load: expected the path of a folder, got None"),
+        (lambda path: load_weights(built(), 3), "the path of a folder, got a int"),
+    ],
+)
+def test_what_cannot_be_saved_or_loaded_is_said_in_one_line(call, said, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=said) as stopped:
+        call(tmp_path)
+    assert "\n" not in str(stopped.value)

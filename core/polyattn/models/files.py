@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +58,14 @@ def save(model: SequenceModel, folder: str | Path, *, overwrite: bool = False) -
 
     Raises: ConfigError for a model without config, and for a folder that already holds one.
     """
-    config = model.config
-    folder = Path(folder)
+    config = getattr(model, "config", None)
+    if not isinstance(model, nn.Module) or not isinstance(config, Mapping):
+        raise ConfigError(
+            f"save: expected a model that polyattn.build made, with its config, got {_kind(model)}"
+        )
+    folder = _folder(folder, "save")
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: expected a folder, got a file; give another folder")
     if not overwrite:
         for name in (CONFIG, WEIGHTS, VERSIONS):
             if (folder / name).exists():
@@ -65,7 +73,12 @@ def save(model: SequenceModel, folder: str | Path, *, overwrite: bool = False) -
                     f"{folder / name}: expected a folder without a model, and it holds one; give "
                     "another folder, or overwrite=True"
                 )
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: expected a folder that can be made, got: {error.strerror}"
+        ) from None
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     safetensors.torch.save_file(weights, folder / WEIGHTS)
     (folder / CONFIG).write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
@@ -81,7 +94,7 @@ def load(folder: str | Path, config: Mapping[str, Any] | str | Path | None = Non
     Raises: ConfigError for a missing or damaged file, and where parameters differ in shape, or
     at all without ``config``.
     """
-    folder = Path(folder)
+    folder = _folder(folder, "load")
     model = build(folder / CONFIG if config is None else config)
     opened = load_weights(model, folder)
     if opened and config is None:
@@ -98,9 +111,10 @@ def load_weights(model: nn.Module, folder: str | Path) -> Opened:
     """Copy the weights of a folder into ``model``, which takes their dtype where they share one.
 
     Returns: the names that the two do not share, which keep what they had.
-    Raises: ConfigError for a missing or damaged file, and where a name has two shapes.
+    Raises: ConfigError for a missing or damaged file, and where a name has two shapes or
+    a tensor another dtype than the other weights.
     """
-    path = Path(folder) / WEIGHTS
+    path = _folder(folder, "load_weights") / WEIGHTS
     weights = _read(path)
     own = model.state_dict()
     for name in sorted(weights.keys() & own.keys()):
@@ -109,9 +123,9 @@ def load_weights(model: nn.Module, folder: str | Path) -> Opened:
                 f"{path}: {name}: expected {tuple(own[name].shape)}, got "
                 f"{tuple(weights[name].shape)}; build the model with the sizes in {CONFIG}"
             )
-    dtypes = {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()}
-    if len(dtypes) == 1:
-        model.to(dtypes.pop())
+    dtype = _dtype_of(path, weights, own)
+    if dtype is not None:
+        model.to(dtype)
     model.load_state_dict(weights, strict=False)
     return Opened(
         left_out=tuple(sorted(weights.keys() - own.keys())),
@@ -127,6 +141,33 @@ def _read(path: Path) -> dict[str, Tensor]:
     except (OSError, safetensors.SafetensorError) as error:
         reason = json.dumps(str(error))
         raise ConfigError(f"{path}: expected a safetensors file, got {reason}") from None
+
+
+def _dtype_of(
+    path: Path, weights: Mapping[str, Tensor], own: Mapping[str, Tensor]
+) -> torch.dtype | None:
+    """The one floating dtype of the weights. Raises: ConfigError where a tensor has another."""
+    floats = [name for name in sorted(weights.keys() & own.keys()) if own[name].is_floating_point()]
+    counts = Counter(weights[name].dtype for name in floats if weights[name].is_floating_point())
+    for name in sorted(weights.keys() & own.keys()):
+        got = weights[name].dtype
+        expected: object = own[name].dtype
+        if name in floats:
+            expected = counts.most_common(1)[0][0] if counts else "a floating dtype"
+        if got != expected:
+            others = ", as the other weights" if name in floats and counts else ""
+            raise ConfigError(f"{path}: {name}: expected {expected}{others}, got {got}")
+    return next(iter(counts), None)
+
+
+def _folder(given: object, caller: str) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise ConfigError(f"{caller}: expected the path of a folder, got {_kind(given)}")
+    return Path(given)
+
+
+def _kind(given: object) -> str:
+    return "None" if given is None else f"a {type(given).__name__}"
 
 
 def _versions() -> dict[str, str]:
