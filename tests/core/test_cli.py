@@ -308,3 +308,23 @@ def test_a_reader_that_goes_away_causes_no_traceback(arguments: list[str]) -> No
     errors = process.stderr.read()
     process.wait(timeout=60)
     assert "Traceback" not in errors
+
+
+def test_an_empty_sequence_is_named_in_the_call(polyattn: Run) -> None:
+    assert "queries 0; keys 0;" in polyattn("explain", "softmax", "--length", "0").stdout
+    assert "keys" not in polyattn("explain", "softmax").stdout.splitlines()[0].replace("kv", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([POLYATTN, "list"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: cannot write: No space left on device\n"
+
+
+@pytest.mark.parametrize("arguments", ["list", "list --json", "explain softmax"])
+def test_a_closed_stdout_is_no_error(arguments: str) -> None:
+    command = f"{POLYATTN} {arguments} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

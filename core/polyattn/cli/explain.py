@@ -182,11 +182,15 @@ def _described(call: Call) -> Mapping[str, Any]:
     }
 
 
+_ALWAYS = ("queries", "keys")
+"""Said of a call even where they are 0: an empty sequence is a case of its own."""
+
+
 def _print(call: Call, answers: Sequence[Mapping[str, Any]]) -> None:
     described = [
         f"{key} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
         for key, value in _described(call).items()
-        if value not in (None, False, [], 0.0)
+        if (key in _ALWAYS and value is not None) or value not in (None, False, [], 0.0)
     ]
     rows = []
     for answer in answers:
