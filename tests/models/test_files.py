@@ -185,3 +185,13 @@ def test_what_cannot_be_saved_or_loaded_is_said_in_one_line(call, said, tmp_path
     with pytest.raises(ConfigError, match=said) as stopped:
         call(tmp_path)
     assert "\n" not in str(stopped.value)
+
+
+def test_what_load_would_refuse_is_not_saved(tmp_path):
+    model = built()
+    next(model.parameters()).data = next(model.parameters()).data.double()
+    with pytest.raises(
+        ConfigError, match=r"one floating dtype, got torch\.float32, torch\.float64"
+    ):
+        polyattn.save(model, tmp_path / "mixed")
+    assert not (tmp_path / "mixed").exists()

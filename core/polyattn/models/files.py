@@ -56,12 +56,19 @@ class Opened:
 def save(model: SequenceModel, folder: str | Path, *, overwrite: bool = False) -> None:
     """Write config.yaml (resolved), model.safetensors and versions.yaml into a folder.
 
-    Raises: ConfigError for a model without config, and for a folder that already holds one.
+    Raises: ConfigError for a model without config or with several floating dtypes, and for a
+    folder that cannot be made or already holds one.
     """
     config = getattr(model, "config", None)
     if not isinstance(model, nn.Module) or not isinstance(config, Mapping):
         raise ConfigError(
             f"save: expected a model that polyattn.build made, with its config, got {_kind(model)}"
+        )
+    dtypes = {str(x.dtype) for x in model.state_dict().values() if x.is_floating_point()}
+    if len(dtypes) > 1:
+        raise ConfigError(
+            f"save: expected weights of one floating dtype, got {', '.join(sorted(dtypes))}; "
+            "model.to(dtype) makes it one"
         )
     folder = _folder(folder, "save")
     if folder.exists() and not folder.is_dir():
