@@ -88,6 +88,7 @@ def test_the_config_of_the_readme_is_the_example() -> None:
 @pytest.mark.parametrize("file", ["__init__.py", "cosine.py"])
 def test_the_plugin_of_the_readme_is_the_one_that_is_tested(file: str) -> None:
     assert (ACME / file).read_text(encoding="utf-8") in blocks("python")
+    assert (ACME.parent / "pyproject.toml").read_text(encoding="utf-8") in blocks("toml")
 
 
 @pytest.mark.parametrize("name", names(VariantSpec))
@@ -110,6 +111,12 @@ def test_each_name_has_a_page_and_a_row(name: str) -> None:
     assert text.startswith(f"# {name}\n")
     assert "When not to use it" in text
     assert f"[`{name}`](docs/variants/{name}.md)" in README
+
+
+def test_the_readme_shows_a_real_comparison() -> None:
+    (table,) = (block for block in blocks("") if block.startswith("causal attention"))
+    for name in ("softmax", "local_window", "linear", "n-gram, order 4"):
+        assert f"\n{name} " in table
 
 
 def test_links_lead_somewhere() -> None:

@@ -337,7 +337,17 @@ class Mask:
     @property
     def is_full(self) -> bool:
         """True where no part is held."""
-        return self.prefix is None and self.span is None and not self._holds_more
+        # Spelt out, since every call asks: a property within a property is felt.
+        return (
+            self.prefix is None
+            and self.span is None
+            and self.real is None
+            and self.key_ids is None
+            and self.slopes is None
+            and not self.kept
+            and not self.predicates
+            and not self.biases
+        )
 
     @property
     def signature(self) -> tuple[object, ...]:

@@ -104,13 +104,20 @@ class Sdpa(SequenceAttention):
     Config = SoftmaxConfig
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        attn_mask, is_causal = (None, False) if mask.is_full else _lowered(mask, q, k)
         p = self._dropout if self.training else 0.0
-        if q.size(1) == k.size(1):
-            return scaled_dot_product_attention(q, k, v, attn_mask, p, is_causal, scale=self._scale)
-        return scaled_dot_product_attention(
-            q, k, v, attn_mask, p, is_causal, scale=self._scale, enable_gqa=True
-        )
+        grouped = q.size(1) != k.size(1)
+        if mask.is_full:
+            if not (p or grouped or self._scale):
+                # Keywords alone are a fifteenth of the time of a small call.
+                return scaled_dot_product_attention(q, k, v)
+            attn_mask, is_causal = None, False
+        else:
+            attn_mask, is_causal = _lowered(mask, q, k)
+        if grouped:
+            return scaled_dot_product_attention(
+                q, k, v, attn_mask, p, is_causal, scale=self._scale, enable_gqa=True
+            )
+        return scaled_dot_product_attention(q, k, v, attn_mask, p, is_causal, scale=self._scale)
 
 
 class Flash(SequenceAttention):
@@ -156,14 +163,14 @@ class Flash(SequenceAttention):
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         if q.is_cuda:
             return _flash_on_cuda(q, k, v, mask, self._scale)
-        attn_mask, is_causal = (None, False) if mask.is_full else _lowered(mask, q, k)
+        # The name in `torch`, not in `torch.ops`: a third faster to call.
+        kernel = torch._scaled_dot_product_flash_attention_for_cpu
+        if mask.is_full:
+            return kernel(q, k, v, scale=self._scale)[0] if self._scale else kernel(q, k, v)[0]
+        attn_mask, is_causal = _lowered(mask, q, k)
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = _as_bias(attn_mask, q.dtype)
-        # The name in `torch`, not in `torch.ops`: a third faster to call.
-        out: Tensor = torch._scaled_dot_product_flash_attention_for_cpu(
-            q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=self._scale
-        )[0]
-        return out
+        return kernel(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=self._scale)[0]
 
 
 _WIDEST = 256
