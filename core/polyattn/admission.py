@@ -57,6 +57,7 @@ class Admission(nn.Module):
         super().__init__()
         self._answers: dict[Hashable, tuple[Admission, ...]] = {}
         self._settled: dict[Hashable, Admission] = {}
+        self._steps: dict[Hashable, bool] = {}
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor: ...
@@ -141,11 +142,11 @@ class Admission(nn.Module):
 
     def __getstate__(self) -> dict[str, object]:
         """Copies judge for themselves: what is remembered names this module, with its weights."""
-        return {**self.__dict__, "_answers": {}, "_settled": {}}
+        return {**self.__dict__, "_answers": {}, "_settled": {}, "_steps": {}}
 
     def _replicate_for_data_parallel(self) -> Self:
         replica: Self = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
-        replica._answers, replica._settled = {}, {}
+        replica._answers, replica._settled, replica._steps = {}, {}, {}
         return replica
 
     def _checked(
@@ -250,25 +251,47 @@ class Admission(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, state: State, mask: Mask, inputs: Inputs
     ) -> bool:
         """Check the new tokens of a decoding step; False if there are none to answer."""
-        asked = self._fitting(q, k, v, mask, inputs)
-        batch, _, queries, keys, _ = asked.extent
-        if queries != keys:
-            raise ShapeError(
-                f"extend: expected as many new keys as new queries, got L = {queries} and "
-                f"S = {keys}; keys of another sequence are attended to by forward"
-            )
-        self._known(asked, state=True)
         if not isinstance(state, State):
             raise ConfigError(
                 f"extend: expected a state from {self.label}.new_state, got {type(state).__name__}"
             )
+        known = None
+        if not (inputs or mask is not FULL or is_compiling() or forward_ad._current_level >= 0):
+            # Every step of a decoding looks like the one before: one look-up then says enough.
+            known = (
+                q.shape,
+                k.shape,
+                v.shape,
+                q.dtype,
+                k.dtype,
+                v.dtype,
+                q.device,
+                k.device,
+                v.device,
+                is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+                self.training,
+            )
+        if known is None or known not in self._steps:
+            self._check_chunk(q, k, v, mask, inputs)
+            if known is not None:
+                _remember(self._steps, known, True)
         if isinstance(state, RecurrentState) != (self.claims.state == "recurrent"):
             raise ConfigError(
                 f"extend: {type(state).__name__} is the state of another variant; expected one "
                 f"from {self.label}.new_state"
             )
         state.check(self._owner, q, k, v)
-        return bool(batch and queries)
+        return bool(q.shape[0] and q.shape[2])
+
+    def _check_chunk(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> None:
+        asked = self._fitting(q, k, v, mask, inputs)
+        _, _, queries, keys, _ = asked.extent
+        if queries != keys:
+            raise ShapeError(
+                f"extend: expected as many new keys as new queries, got L = {queries} and "
+                f"S = {keys}; keys of another sequence are attended to by forward"
+            )
+        self._known(asked, state=True)
 
 
 def _has_tangent(*tensors: Tensor) -> bool:

@@ -121,7 +121,7 @@ class RecurrentState(State):
 
     def advance(self, tokens: int, tensors: Mapping[str, Tensor]) -> Self:
         """The state after ``tokens`` more, with these tensors in the place of the old."""
-        return replace(self, length=self.length + tokens, tensors=tensors)
+        return type(self)(self.length + tokens, tensors, self.origin)
 
 
 def _kept_from_writing(x: Tensor) -> bool:
@@ -233,8 +233,10 @@ class KeyValueState(State):
         the state afterwards. Raises: ShapeError where the new tokens do not fit the old.
         """
         tokens = next(iter(new.values())).shape[2]
-        slopes = () if mask.slopes is None else (mask.slopes,)
-        graph = tracks(queries, *new.values(), *slopes, *self._tensors())
+        graph = False
+        if torch.is_grad_enabled():
+            slopes = () if mask.slopes is None else (mask.slopes,)
+            graph = tracks(queries, *new.values(), *slopes, *self._tensors())
         buffer, start, stop = self._with_room(new, tokens, graph)
         held = buffer.view(start, stop)
         real = ids = None

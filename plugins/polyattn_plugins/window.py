@@ -59,7 +59,6 @@ _CLAIMS = Capabilities(
     compiles="dynamic",
     exports="dynamic",
 )
-_CAUSAL = frozenset({"causal"})
 
 
 class LocalWindow(SequenceAttention):
@@ -111,8 +110,9 @@ class LocalWindow(SequenceAttention):
         held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         keys, values = held["k"], held["v"]
         # One query over few keys takes so little that any further look at the call is felt.
-        if keys.shape[2] <= self.config.left + 1 and over_all.parts == _CAUSAL:
-            return _over_all(q, keys, values, self.scale_for(q.shape[-1])), state
+        beyond = over_all.span, over_all.real, over_all.key_ids, over_all.slopes
+        if keys.shape[2] <= self.config.left + 1 and all(part is None for part in beyond):
+            return _over_all(q, keys, values, self._scale), state
         return self.attend(q, keys, values, over_all, inputs), state
 
     def refuse(self, call: Call) -> Iterator[Refusal]:
@@ -209,7 +209,7 @@ def _last(keys: int, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, 
     return k[:, :, seen], v[:, :, seen], replace(mask, real=real, key_ids=ids)
 
 
-def _over_all(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _over_all(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
     # A comparison of two dynamic sizes is a symbol, which export rejects as a flag.
     grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210
     return scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
