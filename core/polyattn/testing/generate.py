@@ -38,8 +38,9 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         yield from feature_maps(subject)
         return
     for group in (
-        contract_checks,
+        output_checks,
         value_checks,
+        contract_checks,
         independence,
         masks,
         causality,
@@ -91,7 +92,7 @@ def without_definition(subject: Subject, function: Callable[..., None]) -> Check
     return withheld(function, Status.NOT_RUN, subject.why_no_definition)
 
 
-def contract_checks(subject: Subject) -> Iterator[Check]:
+def output_checks(subject: Subject) -> Iterator[Check]:
     for name, shape in shapes(subject, RECTANGULAR, SQUARE, SINGLE).items():
         for dtype in sorted(subject.dtypes, key=str):
             yield planned(
@@ -101,6 +102,10 @@ def contract_checks(subject: Subject) -> Iterator[Check]:
                 shape,
                 dtype,
             )
+
+
+def contract_checks(subject: Subject) -> Iterator[Check]:
+    """After the values: whoever computes something else fails many of these too."""
     yield planned(contract.check_global_state_untouched, "", subject)
     yield planned(contract.check_eval_deterministic_and_rng_neutral, "", subject)
     for function in (contract.check_inputs_not_mutated, contract.check_call_is_stateless):

@@ -20,6 +20,8 @@ from polyattn.testing.subject import Subject
 def masks(subject: Subject) -> Iterator[Check]:
     """Group D."""
     taken = subject.capabilities.masks
+    # First: NaN from an emptied row shows in most of the others as well.
+    yield from _emptied(subject)
     for part in ("dense", "bias"):
         for shape in (RECTANGULAR, SQUARE):
             if part in taken and not (shape is RECTANGULAR and _square_only(subject)):
@@ -33,7 +35,6 @@ def masks(subject: Subject) -> Iterator[Check]:
     for part in PARTS:
         if part in taken and part != "alibi":
             yield planned(mask_checks.check_masked_logits_cannot_win, part, subject, part)
-    yield from _emptied(subject)
 
 
 def _missing(function: Callable[..., None], what: str) -> Check:

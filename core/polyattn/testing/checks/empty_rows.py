@@ -19,6 +19,7 @@ from polyattn.testing.subject import Outcome, Subject
     "a row of finfo.min is a row of numbers.",
     causes=(
         "softmax over a row of -inf: deal with it inside the softmax, not on the output",
+        "a finite fill such as -1e9, which averages the closed keys: zeros are the convention",
         "nan_to_num on the output, which leaves NaN in the gradients",
         "a block that is wholly closed poisons the running maximum",
     ),
