@@ -3,35 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
 import re
-from collections import defaultdict
 from pathlib import Path
 
-from tests.testing.test_suite_catches import CAUGHT
+from tests.testing.conformance_page import PAGE, ROW, broken, properties
 
 import polyattn.testing
 from polyattn.capabilities import Capabilities, FeatureMapCapabilities, Support
-from polyattn.testing import checks
-from polyattn.testing.results import Property
-
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
-ROW = re.compile(r"^\| `(check_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
-
-
-def properties() -> dict[str, Property]:
-    """Every check of the suite, by name."""
-    modules = [
-        importlib.import_module(f"{checks.__name__}.{found.name}")
-        for found in pkgutil.iter_modules(checks.__path__)
-    ]
-    return {
-        name: function.property
-        for module in modules
-        for name, function in vars(module).items()
-        if name.startswith("check_") and hasattr(function, "property")
-    }
 
 
 def unread() -> set[str]:
@@ -52,11 +30,8 @@ def test_the_table_lists_every_check_with_what_it_proves() -> None:
 
 
 def test_the_table_lists_the_broken_variants() -> None:
-    broken: dict[str, set[str]] = defaultdict(set)
-    for variant, name in CAUGHT:
-        broken[name].add(variant.__name__)
     told = {name: set(variants.split(", ")) for name, _, variants in ROW.findall(PAGE.read_text())}
-    assert told == broken
+    assert told == broken()
 
 
 def test_claims_that_no_check_reads_are_listed() -> None:

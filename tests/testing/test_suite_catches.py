@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from functools import cache
 
 import pytest
-from tests.testing import broken, broken_claims, broken_in_order, broken_manners, broken_maps
+from tests.testing import broken_manners, broken_maps
 from tests.testing.correct import Online, Plain
+from tests.testing.planted import CAUGHT
 
 from polyattn import Sizes
 from polyattn.contract import SequenceAttention
@@ -18,14 +19,6 @@ from polyattn.testing import Result, Status, iter_checks, run_checks, subjects_o
 from polyattn.testing.planned import Check
 from polyattn.testing.runner import checks_of
 from polyattn.testing.variant import VariantSubject
-
-CAUGHT = (
-    *broken.CAUGHT,
-    *broken_in_order.CAUGHT,
-    *broken_manners.CAUGHT,
-    *broken_claims.CAUGHT,
-    *broken_maps.CAUGHT,
-)
 
 
 def checks(variant: type, name: str | None = None) -> list[Check]:
