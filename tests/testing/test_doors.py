@@ -55,6 +55,7 @@ def status_of(results: list[Result], name: str) -> set[str]:
         "only_pairs",
         "only_padding",
         "make_attention",
+        "a_tuple",
         "in_blocks_of_64",
         "square_only",
     ],
@@ -102,7 +103,8 @@ def test_a_fault_is_named(name: str, checks: set[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "check", "words"),
     [
-        ("a_tuple", "check_output_shape_dtype_device", "a tuple, expected a tensor"),
+        ("a_dict", "check_output_shape_dtype_device", "a dict is returned"),
+        ("weights_first", "check_output_shape_dtype_device", "entry 1 of a tuple"),
         ("another_shape", "check_output_shape_dtype_device", "(2, 6, 2, 8), expected"),
         ("another_dtype", "check_output_shape_dtype_device", "dtype torch.float32, expected"),
         ("nan", "check_output_shape_dtype_device", "NaN"),
@@ -123,7 +125,8 @@ def test_bad_manners_are_one_finding_and_the_rest_goes_on(
     results = run(opened(name))
     bad = [result for result in results if not result.status.good]
     assert {result.name for result in bad} >= {check}
-    assert any(words in result.reason for result in bad if result.name == check), bad[0].reason
+    told = [f"{result.reason} {result.failure}" for result in bad if result.name == check]
+    assert any(words in text for text in told), told
     assert settings() == before[0]
     assert torch.equal(torch.get_rng_state(), before[1])
     if name not in ("raises_later",):
@@ -132,7 +135,7 @@ def test_bad_manners_are_one_finding_and_the_rest_goes_on(
 
 def test_one_fault_does_not_show_as_many() -> None:
     bad = {result.name for result in run(opened("annotated")) if not result.status.good}
-    assert bad == {"check_output_shape_dtype_device", "check_fully_masked_rows"}
+    assert bad == {"check_fully_masked_rows"}
 
 
 def test_what_was_found_out_is_said() -> None:
@@ -140,7 +143,7 @@ def test_what_was_found_out_is_said() -> None:
     assert "it matches causal softmax attention" in opened("causal_by_hand").notes
     assert any("aligns at the first key" in note for note in opened("causal_flag").notes)
     assert any("where True is masked" in note for note in opened("TrueIsMasked").notes)
-    assert any("without the scale" in r.reason for r in run(opened("without_scale")) if r.reason)
+    assert any("the logits are not scaled" in r.reason for r in run(opened("without_scale")) if r.reason)
 
 
 def test_flags_overrule_what_was_found_out() -> None:

@@ -11,7 +11,8 @@ from polyattn.capabilities import FLOATS, Capabilities, Lengths, Part, Support
 from polyattn.testing import door_probe as trying
 from polyattn.testing.door_function import Calling, Flow, FunctionSubject
 from polyattn.testing.door_masks import PARTS_OF
-from polyattn.testing.door_probe import Probe, distance, softmax_of, triangle
+from polyattn.testing.door_probe import Probe
+from polyattn.testing.door_reference import LOOSE, distance, softmax_of, triangle
 
 
 def claim(subject: FunctionSubject, probe: Probe, known: Flow | None, *, softmax: bool) -> None:
@@ -56,10 +57,10 @@ def _alignment(probe: Probe, calling: Calling, known: Flow | None) -> str:
     got = probe.tried(sample, **flag)
     if got is None:
         return f"causal with L < S is not taken: {probe.error}"
-    if known is None or distance(got, softmax_of(sample, triangle(*sample.lengths))) < trying.LOOSE:
+    if known is None or distance(got, softmax_of(sample, triangle(*sample.lengths))) < LOOSE:
         # The flag is only handed on where L = S; what it does elsewhere is seen here.
         return "the causal flag is checked at L = S" if flag else ""
-    if distance(got, softmax_of(sample, triangle(*sample.lengths, last=False))) < trying.LOOSE:
+    if distance(got, softmax_of(sample, triangle(*sample.lengths, last=False))) < LOOSE:
         note = (
             "causal with L < S aligns at the first key, as torch's is_causal does: right for a "
             "whole sequence, wrong for decoding with a cache"

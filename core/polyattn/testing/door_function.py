@@ -15,10 +15,10 @@ from polyattn.errors import Unsupported
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, Shape
 from polyattn.testing.contained import contained
+from polyattn.testing.door_layout import NATIVE, Form, Layout
 from polyattn.testing.loops import elementwise_attention, loop_attention
-from polyattn.testing.numerics import need_tensor
 from polyattn.testing.settings import settings_restored
-from polyattn.testing.subject import Instance, Subject, blaming, softmax_definition
+from polyattn.testing.subject import Instance, Subject, softmax_definition
 from polyattn.testing.variant import seeded
 
 Function = Callable[..., Any]
@@ -31,12 +31,19 @@ class Calling:
 
     flow: Flow = "full"
     """What it does without being asked: nothing, or causal attention."""
+    layout: Layout = NATIVE
+    """The order of dimensions that it speaks."""
+    in_tuple: bool = False
+    """The output is the first entry of a tuple."""
+    scale: float | None = None
+    """A wrong scale that is known already; the other checks are made as if it were meant."""
     mask_arg: str | None = None
-    mask_form: Literal["full", "pairs", "keys"] = "full"
-    """(B, H, L, S), (L, S) or (B, S)."""
+    mask_form: Form = "full"
     true_attends: bool = True
     as_floats: bool = False
     """Every mask is handed on as a float: 0 may attend, -inf closes."""
+    as_ones: bool = False
+    """Boolean masks are handed on as floats: 1 may attend, 0 closes."""
     adds_floats: bool = False
     causal_flag: str | None = None
     grouped: Mapping[str, bool] = dataclasses.field(default_factory=dict)
@@ -105,21 +112,17 @@ class FunctionInstance(Instance):
         keywords = self._keywords(sample)
         if not self._shielded:
             with contained():
-                return self.function(sample.q, sample.k, sample.v, **keywords)
+                return self._called((sample.q, sample.k, sample.v), keywords)
         with settings_restored(), contained():
-            copies = [x.clone() for x in (sample.q, sample.k, sample.v)]
+            copies = (sample.q.clone(), sample.k.clone(), sample.v.clone())
             keywords = {
                 name: x.clone() if isinstance(x, Tensor) else x for name, x in keywords.items()
             }
-            return self.function(*copies, **keywords)
+            return self._called(copies, keywords)
 
-    def __call__(self, sample: Sample) -> Tensor:
-        """The output; out of a tuple (which is one finding of its own), its first tensor."""
-        with blaming(sample.describe()):
-            got = self.raw(sample)
-        if isinstance(got, tuple | list) and got and isinstance(got[0], Tensor):
-            got = got[0]
-        return need_tensor("the output", got, sample.describe())
+    def _called(self, tensors: tuple[Tensor, Tensor, Tensor], keywords: dict[str, Any]) -> object:
+        got = self.calling.layout.call(self.function, tensors, keywords)
+        return first(got) if self.calling.in_tuple else got
 
     def accepts(self, sample: Sample) -> bool:
         try:
@@ -144,7 +147,8 @@ class FunctionInstance(Instance):
         mask = sample.mask
         if self.calling.flow == "causal" and mask.prefix is None:
             mask = mask & Mask.causal()
-        return softmax_definition(sample.masked(mask), scale=None, pattern=None, formula=formula)
+        scale = self.calling.scale
+        return softmax_definition(sample.masked(mask), scale=scale, pattern=None, formula=formula)
 
     def _keywords(self, sample: Sample) -> dict[str, Any]:
         """The keywords of one call; the same tensors again for the same mask."""
@@ -191,16 +195,32 @@ class FunctionInstance(Instance):
             bias = torch.zeros(keep.shape, dtype=sample.dtype)
         if bias is not None:
             bias = bias.to(sample.dtype)
-            return self._formed(bias if keep is None else bias.masked_fill(~keep, -torch.inf))
+            bias = bias if keep is None else bias.masked_fill(~keep, -torch.inf)
+            return self._formed(bias, sample)
         if keep is None:
             keep = torch.ones(batch, heads, queries, keys, dtype=torch.bool)
-        return self._formed(keep if self.calling.true_attends else ~keep)
+        if self.calling.as_ones:
+            return self._formed(keep.to(sample.dtype), sample)
+        return self._formed(keep if self.calling.true_attends else ~keep, sample)
 
-    def _formed(self, mask: Tensor) -> Tensor:
-        """A (B, H, L, S) mask in the form that is taken."""
-        if self.calling.mask_form == "pairs":
-            return mask[0, 0]
-        return mask[:, 0, 0] if self.calling.mask_form == "keys" else mask
+    def _formed(self, mask: Tensor, sample: Sample) -> Tensor:
+        """A mask that broadcasts to (B, H, L, S), in the form that is taken."""
+        layout, form = self.calling.layout, self.calling.mask_form
+        if layout.folded and form == "full":
+            mask = mask.expand(*sample.q.shape[:3], sample.k.shape[2])
+        return form_of(mask, form, layout, sample.q.shape[1])
+
+
+def form_of(mask: Tensor, form: Form, layout: Layout, heads: int) -> Tensor:
+    """A (B, H, L, S) mask, the same for all that the form cannot tell apart, in that form."""
+    if form == "pairs":
+        return mask[0, 0]
+    return layout.mask(mask[:, 0, 0] if form == "keys" else mask, form, heads)
+
+
+def first(got: Any) -> Any:
+    """The output; out of a tuple its first entry."""
+    return got[0] if isinstance(got, tuple | list) and got else got
 
 
 def _square(sample: Sample) -> bool:

@@ -10,20 +10,12 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.testing.cases import normal
-from polyattn.testing.door_function import Calling, Flow
-from polyattn.testing.door_probe import (
-    LOOSE,
-    MASK_NAMES,
-    Probe,
-    distance,
-    keywords_of,
-    named,
-    softmax_of,
-    triangle,
-)
+from polyattn.testing.door_function import Calling, Flow, form_of
+from polyattn.testing.door_layout import Form
+from polyattn.testing.door_probe import MASK_NAMES, Probe, keywords_of, named
+from polyattn.testing.door_reference import LOOSE, distance, softmax_of, triangle
 from polyattn.testing.results import CheckFailure, Property, Seen
 
-Form = Literal["full", "pairs", "keys"]
 FORMS: tuple[Form, ...] = ("full", "pairs", "keys")
 
 PARTS_OF: dict[Form, frozenset[Part]] = {
@@ -38,13 +30,6 @@ TAKES_MASK = Property(
     causes=("another name or form of the argument", "the mask is read in the wrong dtype"),
     claim="--mask-arg",
 )
-
-
-def form_of(keep: Tensor, form: Form) -> Tensor:
-    """A (B, H, L, S) mask, the same for all that the form cannot tell apart, in that form."""
-    if form == "pairs":
-        return keep[0, 0]
-    return keep[:, 0, 0] if form == "keys" else keep
 
 
 def find_mask(
@@ -75,15 +60,17 @@ def find_mask(
             mask_form=form,
             true_attends=meaning != "masked",
             as_floats=meaning == "floats",
+            as_ones=meaning == "ones",
         )
     return calling
 
 
-Meaning = Literal["attend", "masked", "floats"]
+Meaning = Literal["attend", "masked", "floats", "ones"]
 MEANINGS: dict[Meaning, str] = {
     "attend": "True may attend",
     "masked": "True is masked",
     "floats": "0 may attend and -inf closes; booleans do not close",
+    "ones": "1.0 may attend and 0.0 closes; booleans do not close",
 }
 
 
@@ -99,9 +86,11 @@ def _taken(probe: Probe, name: str, true_means: str | None) -> tuple[Form, Meani
         for meaning in ("attend", "masked"):
             if _closes(probe, name, boolean, meaning):
                 return boolean, meaning
-    for form in forms:
-        if _always_taken(probe, name, form, floats=True) and _closes(probe, name, form, "floats"):
-            return form, "floats"
+    numbers: tuple[Meaning, ...] = ("ones", "floats")
+    for meaning in numbers:
+        for form in forms:
+            if _always_taken(probe, name, form, meaning) and _closes(probe, name, form, meaning):
+                return form, meaning
     if boolean:
         probe.say(f"{name} closes nothing when True means attend, nor when it means masked")
         return boolean, "attend"
@@ -109,14 +98,16 @@ def _taken(probe: Probe, name: str, true_means: str | None) -> tuple[Form, Meani
     return None
 
 
-def _mask_of(probe: Probe, keep: Tensor, form: Form, meaning: Meaning) -> Tensor:
-    mask = form_of(keep, form).clone()
+def mask_of(probe: Probe, keep: Tensor, form: Form, meaning: Meaning) -> Tensor:
+    mask = form_of(keep, form, probe.layout, keep.shape[1]).clone()
     if meaning == "floats":
         return torch.zeros(mask.shape, dtype=probe.dtype).masked_fill(~mask, -torch.inf)
+    if meaning == "ones":
+        return mask.to(probe.dtype)
     return mask if meaning == "attend" else ~mask
 
 
-def _always_taken(probe: Probe, name: str, form: Form, *, floats: bool = False) -> bool:
+def _always_taken(probe: Probe, name: str, form: Form, meaning: Meaning = "attend") -> bool:
     """With values of another width and with gradients too: some kernels are picky there."""
     samples = [probe.sample(), probe.sample().each(lambda x: x.clone().requires_grad_())]
     wide = probe.sample(value_dim=probe.width + 2)
@@ -124,9 +115,8 @@ def _always_taken(probe: Probe, name: str, form: Form, *, floats: bool = False) 
         samples.append(wide)
     length = probe.length
     keep = triangle(length, length).expand(2, 2, -1, -1)
-    meaning: Meaning = "floats" if floats else "attend"
     return all(
-        probe.tried(sample, **{name: _mask_of(probe, keep, form, meaning)}) is not None
+        probe.tried(sample, **{name: mask_of(probe, keep, form, meaning)}) is not None
         for sample in samples
     )
 
@@ -143,7 +133,7 @@ def _closes(probe: Probe, name: str, form: Form, meaning: Meaning) -> bool:
         changed = sample.v.clone()
         changed[:, :, column] += 1.0
         outs = [
-            probe.tried(sample.having(v=v), **{name: _mask_of(probe, keep, form, meaning)})
+            probe.tried(sample.having(v=v), **{name: mask_of(probe, keep, form, meaning)})
             for v in (sample.v, changed)
         ]
         if outs[0] is None or outs[1] is None:

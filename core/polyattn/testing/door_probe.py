@@ -14,8 +14,9 @@ from torch import Tensor
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, normal
 from polyattn.testing.contained import contained, limited
-from polyattn.testing.door_function import Flow, Function
-from polyattn.testing.loops import elementwise_attention
+from polyattn.testing.door_function import Flow, Function, first
+from polyattn.testing.door_layout import NATIVE, Layout
+from polyattn.testing.door_reference import LOOSE, distance, softmax_of, triangle
 from polyattn.testing.settings import settings, settings_restored
 
 MASK_NAMES = (
@@ -30,8 +31,6 @@ MASK_NAMES = (
     "key_mask",
 )
 FLAG_NAMES = ("is_causal", "causal")
-LOOSE = 1e-4
-"""Relative error up to which a computation is recognised. How exact it is, the checks say."""
 
 
 @dataclasses.dataclass
@@ -47,6 +46,8 @@ class Probe:
     """Why the last trial gave nothing."""
     patience: float | None = None
     """Seconds that one call is given."""
+    layout: Layout = NATIVE
+    """The order of dimensions that is spoken with the function."""
 
     def say(self, note: str) -> None:
         """Keep something for the reader."""
@@ -59,16 +60,17 @@ class Probe:
         kv_heads: int = 0,
         queries: int = 0,
         keys: int = 0,
+        width: int = 0,
         value_dim: int = 0,
         dtype: torch.dtype | None = None,
     ) -> Sample:
         """A small sample of the sizes that the function takes."""
         kv_heads, queries = kv_heads or heads, queries or self.length
-        keys, value_dim = keys or self.length, value_dim or self.width
+        keys, width = keys or self.length, width or self.width
         sizes = (
-            (heads, queries, self.width),
-            (kv_heads, keys, self.width),
-            (kv_heads, keys, value_dim),
+            (heads, queries, width),
+            (kv_heads, keys, width),
+            (kv_heads, keys, value_dim or width),
         )
         q, k, v = (
             normal(2, *size, seed=90 + i).to(dtype or self.dtype) for i, size in enumerate(sizes)
@@ -87,8 +89,8 @@ class Probe:
     def call(self, sample: Sample, **keywords: Any) -> Any:
         """One call, after which everything is as it was. Raises what the function raises."""
         with self.guarded():
-            copies = [x.clone() for x in (sample.q, sample.k, sample.v)]
-            return first(self.function(*copies, **keywords))
+            copies = (sample.q.clone(), sample.k.clone(), sample.v.clone())
+            return first(self.layout.call(self.function, copies, keywords))
 
     def tried(self, sample: Sample, **keywords: Any) -> Tensor | None:
         """The output if there is one of the right shape, else None."""
@@ -101,36 +103,6 @@ class Probe:
         self.error = "the output has another shape"
         expected = (*sample.q.shape[:3], sample.v.shape[3])
         return got if isinstance(got, Tensor) and tuple(got.shape) == expected else None
-
-
-def first(got: Any) -> Any:
-    """The output; out of a tuple its first entry."""
-    return got[0] if isinstance(got, tuple | list) and got else got
-
-
-def softmax_of(
-    sample: Sample,
-    keep: Tensor | None = None,
-    bias: Tensor | None = None,
-    scale: float | None = None,
-) -> Tensor:
-    """Softmax attention in float64."""
-    wide = sample.to(torch.float64)
-    scale = sample.q.shape[3] ** -0.5 if scale is None else scale
-    return elementwise_attention(wide.q, wide.k, wide.v, scale=scale, keep=keep, bias=bias)
-
-
-def distance(got: Tensor, expected: Tensor) -> float:
-    """Largest error relative to the largest expected value; infinite for NaN."""
-    if not bool(got.isfinite().all()):
-        return float("inf")
-    error = (got.detach().double() - expected).abs().max()
-    return float(error / expected.abs().max().clamp(min=1e-30))
-
-
-def triangle(queries: int, keys: int, *, last: bool = True) -> Tensor:
-    """Causal (L, S), the queries at the last positions or at the first."""
-    return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries if last else 0)
 
 
 def sizes_it_takes(probe: Probe) -> bool:
@@ -158,7 +130,7 @@ def meddles(probe: Probe) -> bool:
     with settings_restored():
         try:
             with limited(probe.patience), contained():
-                probe.function(*tensors)
+                probe.layout.call(probe.function, tensors, {})
         except Exception:
             return True
         after = settings()
@@ -246,7 +218,8 @@ def takes_gradients(probe: Probe) -> bool:
     sample = probe.sample().each(lambda x: x.clone().requires_grad_())
     try:
         with probe.guarded():
-            out = first(probe.function(sample.q * 1, sample.k * 1, sample.v * 1))
+            tensors = (sample.q * 1, sample.k * 1, sample.v * 1)
+            out = first(probe.layout.call(probe.function, tensors, {}))
             torch.autograd.backward(out.sum())
     except Exception as error:
         probe.say(f"no gradients ({type(error).__name__}): the checks of gradients are left out")

@@ -18,13 +18,19 @@ import torch
 from polyattn.errors import ConfigError
 from polyattn.testing import door_probe as trying
 from polyattn.testing.contained import TimeUp, contained, limited
+from polyattn.testing.door_causes import Cause
 from polyattn.testing.door_claims import claim
-from polyattn.testing.door_diagnose import diagnose
+from polyattn.testing.door_diagnose import nearest
+from polyattn.testing.door_find import Found, find_layout
 from polyattn.testing.door_function import Calling, Flow, Function, FunctionSubject
 from polyattn.testing.door_load import load_thing
 from polyattn.testing.door_masks import adds_floats, find_mask
 from polyattn.testing.door_probe import Probe
-from polyattn.testing.planned import Check, planned
+from polyattn.testing.door_reference import LOOSE, softmax_of, triangle
+from polyattn.testing.door_roots import Root, causes_of, explains_masks, explains_values, failing
+from polyattn.testing.door_shape import misplaced
+from polyattn.testing.door_signatures import CAUSAL
+from polyattn.testing.planned import Check
 from polyattn.testing.results import CheckFailure, Property, Seen
 
 DOORS = ("sdpa",)
@@ -50,6 +56,8 @@ class Door:
     subject: FunctionSubject | None
     findings: tuple[Check, ...]
     notes: tuple[str, ...]
+    roots: tuple[Root, ...] = ()
+    """The findings from which other failures follow."""
 
 
 LOADS = Property(
@@ -73,15 +81,6 @@ IS_SOFTMAX = Property(
     ),
     claim="--reference none",
 )
-
-
-def failing(name: str, label: str, property: Property, seen: Seen) -> Check:
-    """A finding that is made already, as a check that fails."""
-
-    def fail() -> None:
-        raise CheckFailure(name, property, seen)
-
-    return dataclasses.replace(planned(fail), id=f"{name}[{label}]")
 
 
 def open_door(
@@ -126,23 +125,28 @@ def door_of(
             return _shut(probe, f"{error}; given {probe.sample().describe()}")
 
 
-def _shut(probe: Probe, what: str) -> Door:
+def _shut(probe: Probe, what: str, cause: Cause | None = None) -> Door:
     """There is no answer to a plain call: that is all that can be said."""
-    finding = failing("check_output_shape_dtype_device", "plain call", ANSWERS, Seen(what=what))
+    name = "check_output_shape_dtype_device"
+    finding = failing(name, "plain call", ANSWERS, Seen(what=what), cause)
     return Door(None, (finding,), tuple(probe.notes))
 
 
 def _door_of(name: str, make: Callable[[], Function], probe: Probe, wishes: Wishes) -> Door:
     if isinstance(probe.function, torch.nn.Module):
         probe.function.eval()
-    if not trying.sizes_it_takes(probe):
+    cause = misplaced(probe)
+    if cause is not None:
+        return _shut(probe, _answer(probe), cause)
+    found = find_layout(probe, softmax=wishes.reference != "none")
+    if found is None:
         return _shut(probe, _answer(probe))
     got = probe.tried(probe.sample())
     if got is None:
         return _shut(probe, f"the same call again: {probe.error}")
     if not bool(got.isfinite().all()):
         return _shut(probe, "the output of a plain call holds NaN or infinity")
-    return _walked_through(name, make, probe, wishes)
+    return _walked_through(name, make, probe, wishes, found)
 
 
 def _answer(probe: Probe) -> str:
@@ -151,35 +155,33 @@ def _answer(probe: Probe) -> str:
         got = probe.call(sample)
     except Exception:
         return f"it raised {probe.error}; given {sample.describe()}"
-    shape = tuple(got.shape) if isinstance(got, torch.Tensor) else type(got).__name__
+    shape = tuple(got.shape) if isinstance(got, torch.Tensor) else f"a {type(got).__name__}"
     expected = (*sample.q.shape[:3], sample.v.shape[3])
     return f"the output is {shape}, expected a tensor of shape {expected}"
 
 
-def _walked_through(name: str, make: Callable[[], Function], probe: Probe, wishes: Wishes) -> Door:
-    findings: list[Check] = []
-    matched = None if wishes.reference == "none" else trying.flow_of(probe)
+def _walked_through(
+    name: str, make: Callable[[], Function], probe: Probe, wishes: Wishes, found: Found
+) -> Door:
+    matched = found.flow
     flow = _flow(probe, matched, wishes)
     right = matched == flow
+    roots: list[Root] = []
+    scale = None
     if wishes.reference != "none" and not right:
-        sample = probe.sample()
-        told = diagnose(probe.call(sample), sample)
-        what = f"neither full nor causal softmax attention: {told}"
-        if matched is not None:
-            what = f"asked for as {flow}, but it is {matched} softmax attention"
-        seen = Seen(what=what, given=sample.describe())
-        findings.append(failing("check_matches_reference", "softmax", IS_SOFTMAX, seen))
-    calling = Calling(flow=flow, meddles=trying.meddles(probe))
-    calling = dataclasses.replace(calling, causal_flag=trying.causal_flag(probe, flow))
-    try:
-        calling = find_mask(probe, calling, name=wishes.mask_arg, true_means=wishes.true_means)
-    except CheckFailure as failure:
-        seen = failure.seen
-        findings.append(failing(failure.check, "mask argument", failure.property, seen))
-    known = flow if right else None
-    calling = dataclasses.replace(calling, adds_floats=adds_floats(probe, calling, known))
+        roots.append(_no_softmax(probe, found, flow))
+        scale = found.cause.scale if found.cause else None
+    calling = Calling(
+        flow=flow,
+        layout=found.layout,
+        meddles=trying.meddles(probe),
+        in_tuple=_in_tuple(probe),
+        scale=scale,
+        causal_flag=trying.causal_flag(probe, flow),
+    )
+    calling, known = _masks(probe, calling, wishes, flow if right else None, roots)
     subject = FunctionSubject(name, make, calling)
-    subject.has_definition = subject.sees_all = right
+    subject.has_definition = subject.sees_all = right or scale is not None
     subject.why_no_definition = (
         "--reference none" if wishes.reference == "none" else "no reference matched"
     )
@@ -187,11 +189,73 @@ def _walked_through(name: str, make: Callable[[], Function], probe: Probe, wishe
         subject.width = probe.width
     claim(subject, probe, known, softmax=wishes.reference != "none")
     subject.notes = tuple(probe.notes)
-    return Door(subject, tuple(findings), subject.notes)
+    return Door(subject, tuple(root.check for root in roots), subject.notes, tuple(roots))
+
+
+def _no_softmax(probe: Probe, found: Found, flow: Flow) -> Root:
+    """The finding that it is not the softmax attention that it should be."""
+    cause = found.cause
+    if found.flow is not None:
+        what = f"asked for as {flow}, but it is {found.flow} softmax attention"
+        if flow == "causal":
+            cause = Cause(name="there is no causal mask", write=CAUSAL)
+    elif cause is not None:
+        what = f"{cause.name} ({cause.seen})"
+        if cause.scale is not None:
+            probe.say("the other checks are made as if that scale were meant")
+    else:
+        what = f"neither full nor causal softmax attention: {nearest(probe)}"
+    seen = _worst(probe, flow, what)
+    check = failing("check_matches_reference", "softmax", IS_SOFTMAX, seen, cause)
+    return Root(check, explains_values)
+
+
+def _worst(probe: Probe, flow: Flow, what: str) -> Seen:
+    """Where the output is farthest from what it should be."""
+    sample = probe.sample()
+    got = probe.tried(sample)
+    assert got is not None
+    expected = softmax_of(sample, triangle(*sample.lengths) if flow == "causal" else None)
+    error = (got.detach().double() - expected).abs()
+    index = tuple(int(x) for x in torch.unravel_index(error.argmax(), error.shape))
+    return Seen(
+        what=what,
+        given=sample.describe(),
+        index=index,
+        got=float(got[index]),
+        expected=float(expected[index]),
+        tolerance=LOOSE * float(expected.abs().max()),
+    )
+
+
+def _masks(
+    probe: Probe, calling: Calling, wishes: Wishes, known: Flow | None, roots: list[Root]
+) -> tuple[Calling, Flow | None]:
+    """How it takes masks, and what is wrong with them."""
+    try:
+        calling = find_mask(probe, calling, name=wishes.mask_arg, true_means=wishes.true_means)
+    except CheckFailure as failure:
+        check = failing(failure.check, "mask argument", failure.property, failure.seen)
+        roots.append(Root(check, explains_masks))
+    calling = dataclasses.replace(calling, adds_floats=adds_floats(probe, calling, known))
+    if known is not None:
+        roots += causes_of(probe, calling, known)
+    return calling, known
+
+
+def _in_tuple(probe: Probe) -> bool:
+    sample = probe.sample()
+    with probe.guarded():
+        got = probe.layout.call(probe.function, (sample.q, sample.k, sample.v), {})
+    if not isinstance(got, tuple | list):
+        return False
+    probe.say(f"it gives {len(got)} things: the first is taken for the output")
+    return True
 
 
 def _flow(probe: Probe, matched: Flow | None, wishes: Wishes) -> Flow:
     if wishes.causal:
+        probe.say("asked for: causal (--causal)")
         return "causal"
     if matched is not None:
         probe.say(f"it matches {matched} softmax attention")

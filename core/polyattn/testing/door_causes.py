@@ -1,0 +1,53 @@
+"""A fault whose cause is known: what it is, the line to write, and what else follows from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from polyattn.testing.results import CheckFailure, Property, Seen
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What was recognised by computing it and comparing."""
+
+    name: str
+    """``the logits are not scaled``."""
+    write: str
+    """The code that is right, to be written instead; empty where nothing need be wrong."""
+    seen: str = "computed in that way, the numbers agree to four digits"
+    """What showed it."""
+    scale: float | None = None
+    """The scale that it has, where nothing else is wrong: the other checks then allow for it."""
+
+
+class KnownFailure(CheckFailure):
+    """A failure whose cause is known: it is named alone, and first."""
+
+    def __init__(self, check: str, property: Property, seen: Seen, cause: Cause) -> None:
+        super().__init__(check, dataclasses.replace(property, causes=(cause.name,)), seen)
+        self.cause = cause
+        # For pickles: an exception is made again from its arguments.
+        self.args = (check, property, seen, cause)
+
+    def __str__(self) -> str:
+        first = "fix this first: " if self.cause.write else ""
+        lines = [f"{self.check}: {first}{self.cause.name}"]
+        if self.cause.write:
+            lines += ["write:", *(f"  {line}" for line in self.cause.write.splitlines())]
+        lines += ["seen:", *(f"  {line}" for line in str(self.seen).splitlines())]
+        if self.property.claim:
+            lines.append(f"meant so? {self.property.claim}")
+        return "\n".join(lines)
+
+
+class DoorFailure(CheckFailure):
+    """A failure of one check of code from elsewhere: what switches it off is a flag, if any."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.check}: {self.property.meaning}", "seen:"]
+        lines += [f"  {line}" for line in str(self.seen).splitlines()]
+        lines += ["usual causes:", *(f"  - {cause}" for cause in self.property.causes)]
+        if self.property.claim:
+            lines.append(f"switched off by: {self.property.claim}")
+        return "\n".join(lines)
