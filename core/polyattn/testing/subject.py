@@ -149,16 +149,17 @@ def run(
     """Forward and backward of ``function`` on fresh leaves of ``sample``."""
     fresh = sample.each(lambda x: x.detach().clone().requires_grad_())
     leaves = {**fresh.leaves(), **learned_of(fresh.mask)}
+    for leaf in leaves.values():
+        leaf.grad = None  # A mask is shared by the runs that are compared.
     out = function(fresh)
     if grad_out is None:
         grad_out = fixed_gradient(out)
     with blaming(given):
-        grads = torch.autograd.grad(
-            out, list(leaves.values()), grad_out.to(out.dtype), allow_unused=True
-        )
+        # As a training step does it: some code, checkpointed by re-entry, refuses autograd.grad.
+        out.backward(grad_out.to(out.dtype))
     found = {
-        name: torch.zeros_like(leaf) if grad is None else grad
-        for (name, leaf), grad in zip(leaves.items(), grads, strict=True)
+        name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+        for name, leaf in leaves.items()
     }
     return Outcome(out.detach(), found)
 
