@@ -149,19 +149,29 @@ def run(
     """Forward and backward of ``function`` on fresh leaves of ``sample``."""
     fresh = sample.each(lambda x: x.detach().clone().requires_grad_())
     leaves = {**fresh.leaves(), **learned_of(fresh.mask)}
-    for leaf in leaves.values():
-        leaf.grad = None  # A mask is shared by the runs that are compared.
     out = function(fresh)
     if grad_out is None:
         grad_out = fixed_gradient(out)
     with blaming(given):
-        # As a training step does it: some code, checkpointed by re-entry, refuses autograd.grad.
-        out.backward(grad_out.to(out.dtype))
-    found = {
+        grads = gradients(out, leaves, grad_out.to(out.dtype))
+    return Outcome(out.detach(), grads)
+
+
+def gradients(
+    out: Tensor, leaves: Mapping[str, Tensor], grad_out: Tensor, *, again: bool = False
+) -> dict[str, Tensor]:
+    """The gradient of each leaf, zeros where it has none; ``again``: more are taken later.
+
+    By ``backward``, as a training step does it: some code, checkpointed by re-entry, refuses
+    ``autograd.grad``.
+    """
+    for leaf in leaves.values():
+        leaf.grad = None  # A mask is shared by the runs that are compared.
+    out.backward(grad_out, retain_graph=again)
+    return {
         name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         for name, leaf in leaves.items()
     }
-    return Outcome(out.detach(), found)
 
 
 def fixed_gradient(out: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from polyattn.testing.compare import same_outcome
 from polyattn.testing.masks import combine, learned, learned_of, relearned
 from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Outcome, Subject, blaming
+from polyattn.testing.subject import Outcome, Subject, blaming, gradients
 
 
 @proves(
@@ -132,8 +132,7 @@ def _gradients(subject: Subject, odd: Sample, flat: Sample, given: str) -> None:
     # A transposed gradient: what a head merge after the attention gives.
     weight = weight.transpose(1, 2).contiguous().transpose(1, 2)
     with blaming(given):
-        grads = torch.autograd.grad(out, list(leaves.leaves().values()), weight)
-    got = Outcome(out.detach(), dict(zip(leaves.leaves(), grads, strict=True)))
+        got = Outcome(out.detach(), gradients(out, leaves.leaves(), weight))
     same_outcome(got, reference, flat, given=given)
 
 

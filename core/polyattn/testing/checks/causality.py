@@ -13,7 +13,7 @@ from polyattn.testing.compare import against_definition, output_tolerance
 from polyattn.testing.masks import combine
 from polyattn.testing.numerics import compare, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming, fixed_gradient
+from polyattn.testing.subject import Instance, Subject, blaming, fixed_gradient, gradients
 
 LEAKS = (
     "the mask aligned at the first key where L and S differ: tril(L, S)",
@@ -37,19 +37,10 @@ def row_gradients(instance: Instance, sample: Sample) -> list[dict[str, Tensor]]
     weight = fixed_gradient(out).abs() + 0.1
     rows = []
     for i in range(out.shape[2]):
+        only = torch.zeros_like(weight)
+        only[:, :, i] = weight[:, :, i]
         with blaming(sample.describe()):
-            grads = torch.autograd.grad(
-                (out[:, :, i] * weight[:, :, i].to(out.dtype)).sum(),
-                list(leaves.values()),
-                retain_graph=True,
-                allow_unused=True,
-            )
-        rows.append(
-            {
-                name: torch.zeros_like(x) if g is None else g
-                for (name, x), g in zip(leaves.items(), grads, strict=True)
-            }
-        )
+            rows.append(gradients(out, leaves, only.to(out.dtype), again=True))
     return rows
 
 
