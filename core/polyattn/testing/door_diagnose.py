@@ -15,7 +15,13 @@ from polyattn.testing.door_signatures import (
     fitted_factor,
     fitted_scale,
 )
+from polyattn.testing.settings import settings_restored
 
+RANDOM = Cause(
+    name="it gives something else at each call: dropout that evaluation does not switch off",
+    write="F.dropout(weights, p, training=self.training)  # or dropout_p = 0.0",
+    seen="another seed gives another output",
+)
 TIGHT = 1e-5
 """For what is fitted: with a free number, more looks alike."""
 
@@ -26,6 +32,8 @@ def recognised(probe: Probe) -> Cause | None:
     got = probe.tried(sample)
     if got is None or not bool(got.isfinite().all()):
         return None
+    if _random(probe, sample, got):
+        return RANDOM
     other = _another(probe)
     for cause, expected in candidates(sample):
         if distance(got, expected) < LOOSE and _holds(cause, other):
@@ -34,22 +42,27 @@ def recognised(probe: Probe) -> Cause | None:
         cause = fit(got, sample, TIGHT)
         if cause is not None:
             return cause
-    return _pattern(probe, sample, got)
+    return None
 
 
 def nearest(probe: Probe) -> str:
     """How far it is from softmax attention, where it is nothing that is known."""
     sample = probe.sample()
     got = probe.call(sample)
-    again = probe.call(sample)
-    if not torch.equal(got, again):
-        return "it gives something else at each call"
     errors = {
         "full": distance(got, softmax_of(sample)),
         "causal": distance(got, softmax_of(sample, triangle(*sample.lengths))),
     }
     name = min(errors, key=lambda name: errors[name])
     return f"it is nearest to {name} softmax attention, at a relative error of {errors[name]:.2g}"
+
+
+def _random(probe: Probe, sample: Sample, got: Tensor) -> bool:
+    """Whether it draws random numbers; every call starts from the same state otherwise."""
+    with settings_restored():
+        torch.manual_seed(7)
+        again = probe.tried(sample)
+    return again is not None and not torch.equal(got, again)
 
 
 def _another(probe: Probe) -> tuple[Sample, Tensor] | None:
@@ -73,10 +86,12 @@ def _holds(cause: Cause, other: tuple[Sample, Tensor] | None) -> bool:
     return not same or any(distance(got, x) < LOOSE for x in same)
 
 
-def _pattern(probe: Probe, sample: Sample, got: Tensor) -> Cause | None:
+def pattern(probe: Probe) -> Cause | None:
     """Softmax attention over fewer keys: which, is seen from whose values count."""
+    sample = probe.sample()
     length = sample.lengths[0]
-    if length > 16:
+    got = probe.tried(sample)
+    if length > 16 or got is None:
         return None
     seen = torch.zeros(length, length, dtype=torch.bool)
     for j in range(length):

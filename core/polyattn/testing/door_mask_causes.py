@@ -129,34 +129,58 @@ def _mask_candidates(sample: Sample, keep: Tensor, open_: Tensor) -> Iterator[Ca
 
 def fill_cause(probe: Probe, calling: Calling, flow: Flow) -> Cause | None:
     """The number that stands for minus infinity, where logits can reach it."""
-    for loud in (1e2, 1e4, 1e5):
+    if calling.mask_arg is None and flow != "causal":
+        return None
+    kept = probe.dtype
+    for dtype in (torch.float64, torch.float32):
+        probe.dtype = dtype
+        try:
+            trials = list(_loud_trials(probe, calling, flow))
+        finally:
+            probe.dtype = kept
+        if trials:
+            return _filled_with(trials)
+    return None
+
+
+Trial = tuple[Sample, Tensor, Tensor]
+
+
+def _loud_trials(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Trial]:
+    """Samples with loud queries, what may be seen, and the outputs."""
+    for loud in (30.0, 3e2, 3e3, 3e4, 2e5):
         base = probe.sample()
         sample = base.having(q=base.q * loud)
         keep = _flowing(sample, flow).expand(*sample.q.shape[:3], -1)
         keywords: Mapping[str, Any] = {}
         if calling.mask_arg is not None:
-            keep = keep & _some_keep(sample, calling)
-            keywords = _handed(probe, calling, _some_keep(sample, calling))
-        elif flow != "causal":
-            return None
+            some = _some_keep(sample, calling)
+            keep, keywords = keep & some, _handed(probe, calling, some)
         got = probe.tried(sample, **keywords)
-        if got is None or distance(got, softmax_of(sample, keep)) < 1e-2:
-            continue
-        for value, expected in _fills(sample, keep):
-            # Float32 has few digits left at such logits.
-            if distance(got, expected) < 1e-2:
+        if got is not None and got.dtype == probe.dtype:
+            yield sample, keep, got
+
+
+def _filled_with(trials: list[Trial]) -> Cause | None:
+    """The one number that explains all trials, where minus infinity does not."""
+    # Float32 has few digits left at such logits.
+    wrong = [t for t in trials if distance(t[2], softmax_of(t[0], t[1])) > 1e-2]
+    if not wrong:
+        return None
+    for value in FILLS:
+        for added in (False, True):
+            if all(distance(t[2], _fill(t[0], t[1], value, added)) < 1e-2 for t in trials):
                 name = f"closed logits get {-value:g}, no -inf: large logits win against it"
-                told = f"with queries {loud:g} times as large, the output is that of {-value:g}"
+                told = f"with larger and larger queries, the output is that of {-value:g}"
                 return Cause(name=name, write=CLOSE, seen=told)
     return None
 
 
-def _fills(sample: Sample, keep: Tensor) -> Iterator[tuple[float, Tensor]]:
+def _fill(sample: Sample, keep: Tensor, value: float, added: bool) -> Tensor:
     wide = sample.to(torch.float64)
     logits = wide.q @ wide.k.mT * sample.q.shape[3] ** -0.5
-    for value in FILLS:
-        yield value, logits.masked_fill(~keep, -value).softmax(-1) @ wide.v
-        yield value, (logits - value * ~keep).softmax(-1) @ wide.v
+    shut = logits - value * ~keep if added else logits.masked_fill(~keep, -value)
+    return shut.softmax(-1) @ wide.v
 
 
 def empty_row_cause(probe: Probe, calling: Calling, flow: Flow) -> Cause | None:

@@ -52,7 +52,8 @@ def find_mask(
             probe.say(f"the argument {candidate} took no mask ({probe.error}): no masks")
             continue
         form, meaning = found
-        told = {"full": "(B, H, L, S)", "pairs": "(L, S)", "keys": "(B, S)"}[form]
+        full = "(B, H, L, S)" if not probe.layout.folded else "(B, L, S)"
+        told = {"full": full, "pairs": "(L, S)", "keys": "(B, S)"}[form]
         probe.say(f"masks go to {candidate} as {told}, where {MEANINGS[meaning]}")
         return dataclasses.replace(
             calling,

@@ -105,17 +105,26 @@ class Probe:
         return got if isinstance(got, Tensor) and tuple(got.shape) == expected else None
 
 
+SIZES = (
+    *((6, width) for width in (8, 16, 32, 64, 128)),
+    *((8, 16), (16, 16), (16, 64), (64, 64), (128, 64), (128, 128)),
+)
+"""Lengths and widths that are tried, the least demanding first."""
+
+
 def sizes_it_takes(probe: Probe) -> bool:
     """Find a length and a width that it answers; False where it answers none."""
     errors: list[str] = []
-    for length, width in ((6, 8), (8, 16), (16, 16), (16, 64), (64, 64), (128, 64), (128, 128)):
+    for length, width in SIZES:
         probe.length, probe.width = length, width
         if probe.tried(probe.sample()) is not None:
-            if (length, width) != (6, 8):
+            if length != 6:
                 probe.say(
                     f"it takes no length of 6 with a width of 8 ({errors[0]}): checked at "
                     f"multiples of {length}, width {width}"
                 )
+            elif width != 8:
+                probe.say(f"it takes no width of 8 ({errors[0]}): checked at width {width}")
             return True
         errors.append(probe.error)
     probe.length, probe.width, probe.error = 6, 8, errors[0]
@@ -165,6 +174,11 @@ def looks_causal(probe: Probe) -> bool:
 def keywords_of(function: Function) -> dict[str, inspect.Parameter] | None:
     """Parameters by name, or None where a function has no signature to read."""
     target = function.forward if isinstance(function, torch.nn.Module) else function
+    schema = getattr(target, "schema", None)
+    if isinstance(schema, torch.FunctionSchema):
+        # Scripted code has no signature that Python can read.
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return {x.name: inspect.Parameter(x.name, kind) for x in schema.arguments}
     try:
         return dict(inspect.signature(target).parameters)
     except (TypeError, ValueError):

@@ -97,9 +97,9 @@ def _patterns(sample: Sample) -> Iterator[Candidate]:
         "the causal mask is strict, j < i: it hides the query's own key": causal.tril(
             sample.lengths[1] - sample.lengths[0] - 1
         ),
-        "the causal mask sees one key too many, j <= i + 1": triangle(
-            sample.lengths[0], sample.lengths[1] + 1
-        )[:, 1:],
+        "the causal mask sees one key too many, j <= i + 1": torch.ones_like(causal).tril(
+            sample.lengths[1] - sample.lengths[0] + 1
+        ),
         "the causal mask is transposed: it keeps j >= i": causal.mT,
         "the causal mask is inverted: it keeps j > i, what it should close": ~causal,
     }

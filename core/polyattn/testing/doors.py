@@ -21,7 +21,7 @@ from polyattn.testing.contained import TimeUp, contained, limited
 from polyattn.testing.door_causes import Cause
 from polyattn.testing.door_claims import claim
 from polyattn.testing.door_diagnose import nearest
-from polyattn.testing.door_find import Found, find_layout
+from polyattn.testing.door_find import Found, find_layout, keeps_its_width
 from polyattn.testing.door_function import Calling, Flow, Function, FunctionSubject
 from polyattn.testing.door_load import load_thing
 from polyattn.testing.door_masks import adds_floats, find_mask
@@ -185,7 +185,8 @@ def _walked_through(
     subject.why_no_definition = (
         "--reference none" if wishes.reference == "none" else "no reference matched"
     )
-    if probe.length > 6:
+    small = (probe.length, probe.width) == (6, 8)
+    if found.fixed or not small or (right and keeps_its_width(probe, flow)):
         subject.width = probe.width
     claim(subject, probe, known, softmax=wishes.reference != "none")
     subject.notes = tuple(probe.notes)
