@@ -247,16 +247,40 @@ class FeatureMapCapabilities:
 
     spatial_dims: how many spatial dimensions it takes (1, 2, 3). keep: takes a mask of the real
     pixels. gate: if the output is the input times a gate, the closed range of that gate.
+    symmetry: "pixels" where a map is a bag of pixels: moved, they move the output with them, and
+    each of them repeated as often changes nothing; "translation" where a shifted map gives the
+    shifted output six pixels away from the borders.
+    pooling: what the gate hears of the pixels, if only their mean, their maximum, or both: of
+    each channel; under "translation", of each pixel over the channels as well. A gate that is
+    symmetric in the pixels and is made of such sums alone is the same for every pixel.
     batch_independent: a sample alone gives what it gives in a batch.
     """
 
     spatial_dims: Set[int] = frozenset({1, 2, 3})
     keep: bool = False
     gate: tuple[float, float] | None = None
+    symmetry: Literal["pixels", "translation"] | None = None
+    pooling: Set[Literal["avg", "max"]] = frozenset()
     batch_independent: bool = True
     devices: Mapping[str, Support] = field(default_factory=lambda: dict(EVERYWHERE))
     compiles: Literal["no", "fixed", "dynamic"] = "no"
     exports: Literal["no", "fixed", "dynamic"] = "no"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pooling", frozenset(self.pooling))
+        unknown = sorted(self.pooling - {"avg", "max"})
+        if unknown:
+            raise ConfigError(f"FeatureMapCapabilities.pooling = {unknown}: expected avg, max")
+        if self.symmetry not in (None, "pixels", "translation"):
+            raise ConfigError(
+                f"FeatureMapCapabilities.symmetry = {self.symmetry!r}: expected None, 'pixels' or "
+                "'translation'"
+            )
+        if self.pooling and self.gate is None:
+            raise ConfigError(
+                f"FeatureMapCapabilities.pooling = {sorted(self.pooling)}: it speaks of a gate; "
+                "claim the range of the gate as well, gate=(low, high)"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

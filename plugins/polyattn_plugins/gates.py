@@ -30,7 +30,12 @@ class SqueezeExcitation(FeatureMapAttention):
     """A gate in (0, 1) for each channel, from the mean of every channel."""
 
     capabilities = FeatureMapCapabilities(
-        keep=True, gate=(0.0, 1.0), compiles="dynamic", exports="dynamic"
+        keep=True,
+        gate=(0.0, 1.0),
+        symmetry="pixels",
+        pooling={"avg"},
+        compiles="dynamic",
+        exports="dynamic",
     )
 
     class Config(Options):

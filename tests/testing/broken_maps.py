@@ -11,7 +11,9 @@ from polyattn import FeatureMapAttention, FeatureMapCapabilities, Support
 class PlainGate(FeatureMapAttention):
     """y = x * sigmoid(W2 relu(W1 mean(x)))."""
 
-    capabilities = FeatureMapCapabilities(keep=True, gate=(0.0, 1.0), compiles="dynamic")
+    capabilities = FeatureMapCapabilities(
+        keep=True, gate=(0.0, 1.0), symmetry="pixels", pooling={"avg"}, compiles="dynamic"
+    )
 
     def build(self) -> None:
         channels = self.require_channels()
@@ -29,7 +31,7 @@ class PlainGate(FeatureMapAttention):
         if keep is None:
             return x.flatten(2).mean(2)
         total = x.masked_fill(~keep[:, None], 0.0).flatten(2).sum(2)
-        return total / keep.flatten(1).sum(1, keepdim=True)
+        return total / keep.flatten(1).sum(1, keepdim=True).clamp(min=1)
 
     def gated(self, x: Tensor, gate: Tensor) -> Tensor:
         return x * gate
@@ -37,7 +39,8 @@ class PlainGate(FeatureMapAttention):
     def reference(self, x: Tensor, keep: Tensor | None) -> Tensor:
         out = torch.empty_like(x)
         for b in range(x.shape[0]):
-            means = torch.stack([channel.sum() / channel.numel() for channel in x[b]])
+            real = torch.ones_like(x[b, 0], dtype=torch.bool) if keep is None else keep[b]
+            means = torch.stack([c[real].sum() / max(int(real.sum()), 1) for c in x[b]])
             hidden = (self.down.weight * means).sum(1) + self.down.bias
             logits = (self.up.weight * hidden.clamp(min=0)).sum(1) + self.up.bias
             gates = 1 / (1 + (-logits).exp())
@@ -65,6 +68,13 @@ class NoHiddenChannels(PlainGate):
 class SumsThePixels(PlainGate):
     def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
         return x.flatten(2).sum(2)
+
+
+class DividesByAConstant(PlainGate):
+    """A mean over as many pixels as there are in the images that it was written for."""
+
+    def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
+        return x.flatten(2).sum(2) / 35
 
 
 class AddsTheGate(PlainGate):

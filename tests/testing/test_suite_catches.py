@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from functools import cache
 
 import pytest
-from tests.testing import broken_manners, broken_maps
+from tests.testing import broken_manners
+from tests.testing.broken_map_gates import SpatialGate
+from tests.testing.broken_maps import PlainGate
 from tests.testing.correct import Online, Plain
 from tests.testing.planted import CAUGHT
 
@@ -44,7 +46,7 @@ def test_a_broken_variant_is_caught_by_name(variant: type, name: str) -> None:
     assert name in str(failed[0].failure)
 
 
-@pytest.mark.parametrize("variant", [Plain, Online, broken_maps.PlainGate])
+@pytest.mark.parametrize("variant", [Plain, Online, PlainGate, SpatialGate])
 def test_a_correct_variant_passes_everything(variant: type) -> None:
     failed = failures(run_checks(checks(variant), on_fail="collect", extended=True))
     assert not failed, "\n".join(f"{result.id}: {result.reason}" for result in failed)
@@ -53,7 +55,7 @@ def test_a_correct_variant_passes_everything(variant: type) -> None:
 @cache
 def _every_check() -> frozenset[str]:
     names = {check.id.partition("[")[0] for check in checks(Plain)}
-    names |= {check.id.partition("[")[0] for check in checks(broken_maps.PlainGate)}
+    names |= {check.id.partition("[")[0] for check in checks(PlainGate)}
     return frozenset(names | {"check_unsupported_raises", "check_fm_unsupported_raises"})
 
 

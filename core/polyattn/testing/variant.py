@@ -145,11 +145,16 @@ class VariantInstance(Instance):
                 for method in ("reference", "attend"):
                     spies.enter_context(_spied(maker, method, calls))
             self(sample)
-        if "reference" in calls:
-            return "the call was answered by reference(), which is what it is compared with"
-        if calls.count("attend") != 1:
-            return f"attend() ran {calls.count('attend')} times in one call"
-        return ""
+        return _answered_by(calls)
+
+
+def _answered_by(calls: list[str]) -> str:
+    """What is wrong with the methods that ran in one call; empty where nothing is."""
+    if "reference" in calls:
+        return "the call was answered by reference(), which is what it is compared with"
+    if calls.count("attend") != 1:
+        return f"attend() ran {calls.count('attend')} times in one call"
+    return ""
 
 
 @contextmanager
@@ -181,9 +186,18 @@ class FeatureMapVariant(FeatureMapSubject):
         with seeded(seed):
             return self.variant(self.config, channels).to(dtype).eval()
 
-    def definition(self, module: nn.Module, x: Tensor) -> Tensor:
+    def definition(self, module: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
         assert isinstance(module, FeatureMapAttention)
-        return module.reference(x, None)
+        return module.reference(x, keep)
+
+    def fallback_of(self, module: nn.Module, x: Tensor) -> str:
+        """What else than ``attend`` answered this call; empty where nothing did."""
+        calls = list[str]()
+        with ExitStack() as spies:
+            for method in ("reference", "attend"):
+                spies.enter_context(_spied(module, method, calls))
+            module(x)
+        return _answered_by(calls)
 
 
 AnySubject = Subject | FeatureMapSubject
