@@ -112,7 +112,10 @@ class Capabilities:
     grouped_heads: "native" takes Hkv < H itself, "repeated" has the base class repeat, "no".
     state: the kind of decoding state. lengths: the rule for S.
     exactness: "exact" softmax (of its pattern), its "own kernel", or "approximate", with the
-    ``limit`` in which it is exact.
+    ``limit`` in which it is exact: ``SequenceAttention.at_limit`` goes there, unless that takes
+    an infinite ``improves_with``: the option of which 64 times as much at least halves the error.
+    random_features: drawn when it is built ("fixed"), or at each call in training ("redrawn").
+    linear_memory: twice the length takes about twice the memory, gradients included.
     compiles, exports: "no", with "fixed" lengths only, or "dynamic".
     """
 
@@ -127,6 +130,9 @@ class Capabilities:
     devices: Mapping[str, Support] = field(default_factory=lambda: dict(EVERYWHERE))
     exactness: Literal["exact", "own kernel", "approximate"] = "exact"
     limit: str = ""
+    improves_with: str = ""
+    random_features: Literal["no", "fixed", "redrawn"] = "no"
+    linear_memory: bool = False
     rows_sum_to_one: bool = False
     linear_in_values: bool = False
     key_order_invariant: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pydantic
 import torch
@@ -153,6 +153,16 @@ class SequenceAttention(Admission):
         """At least one valid config; the suite, the benchmarks and the docs use them."""
         return (cls.Config(),)
 
+    @classmethod
+    def at_limit(cls, config: Any, sizes: Sizes, keys: int) -> tuple[Self, float] | None:
+        """This approximation where it is exact softmax over ``keys`` keys, under no further mask.
+
+        config: what the limit does not settle is taken from it.
+        Returns: it, built and its parameters set, and the error that is left, as a share of the
+        largest value (0: roundings only); None where no finite size is its limit.
+        """
+        return None
+
     # What an author may use
 
     def require_sizes(self) -> Sizes:
@@ -226,6 +236,8 @@ class SequenceAttention(Admission):
         mask = FULL if mask is None else as_mask(mask)
         if not self._fitting_chunk(q, k, v, state, mask, inputs):
             return nothing(q, k, v), state
+        if torch.is_grad_enabled():
+            state = state.recordable()
         return self.step(q, k, v, state, mask, inputs)
 
 

@@ -150,6 +150,7 @@ def _either(a: Capabilities, b: Capabilities) -> Capabilities:
         devices=_either_devices(a.devices, b.devices),
         exactness=a.exactness if a.exactness == b.exactness else "approximate",
         limit=a.limit if a.limit == b.limit else "",
+        linear_memory=a.linear_memory and b.linear_memory,
         rows_sum_to_one=a.rows_sum_to_one and b.rows_sum_to_one,
         linear_in_values=a.linear_in_values and b.linear_in_values,
         key_order_invariant=a.key_order_invariant and b.key_order_invariant,

@@ -60,6 +60,10 @@ class State(ABC):
     def reorder(self, index: Tensor) -> Self:
         """The state whose sample ``b`` is this state's sample ``index[b]``; index: (B',)."""
 
+    def recordable(self) -> Self:
+        """The same state, which gradients may flow through: no tensor of inference mode in it."""
+        return self
+
     def made_for(self, origin: Origin) -> Self:
         """The same state, with its origin noted."""
         noted = copy.copy(self)
@@ -118,6 +122,11 @@ class RecurrentState(State):
     def reorder(self, index: Tensor) -> Self:
         moved = {name: t.index_select(0, index) for name, t in self.tensors.items()}
         return replace(self, tensors=moved, origin=_reordered(self.origin, index))
+
+    def recordable(self) -> Self:
+        if is_compiling() or not any(t.is_inference() for t in self.tensors.values()):
+            return self
+        return replace(self, tensors={name: t.clone() for name, t in self.tensors.items()})
 
     def advance(self, tokens: int, tensors: Mapping[str, Tensor]) -> Self:
         """The state after ``tokens`` more, with these tensors in the place of the old."""

@@ -33,6 +33,7 @@ from polyattn import (
     Lengths,
     Mask,
     SequenceAttention,
+    Sizes,
     Support,
     kit,
 )
@@ -49,6 +50,7 @@ class Linformer(SequenceAttention):
         lengths=Lengths(up_to="max_length"),
         exactness="approximate",
         limit="rank = S, E and F the identity",
+        linear_memory=True,
         linear_in_values=True,
         devices={
             place: Support(double_backward=True, forward_ad=True) for place in ("cpu", "cuda")
@@ -67,6 +69,15 @@ class Linformer(SequenceAttention):
     @classmethod
     def examples(cls) -> tuple[Config, ...]:
         return (cls.Config(rank=8), cls.Config())
+
+    @classmethod
+    def at_limit(cls, config: Config, sizes: Sizes, keys: int) -> tuple[Linformer, float]:
+        """Rank S, each key projected onto itself."""
+        exact = cls(cls.Config(**{**dict(config), "rank": keys}), sizes)
+        with torch.no_grad():
+            for projection in (exact.key_projection, exact.value_projection):
+                nn.init.eye_(projection)
+        return exact, 0.0
 
     def build(self) -> None:
         longest = self.require_sizes().max_length
