@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "explain": "polyattn.cli.explain:explain",
     "check": "polyattn.cli.check:check",
     "compare": "polyattn.cli.compare:compare",
+    "new": "polyattn.cli.new:new",
 }
 """Each command and the function behind it. One whose module is not there is not offered."""
 
