@@ -16,7 +16,7 @@ import pluggy
 
 from polyattn import hookspecs
 from polyattn.errors import suggestion
-from polyattn.spec import API, Spec, VariantSpec
+from polyattn.spec import API, OLDEST_API, Spec, VariantSpec
 
 GROUP = "polyattn"
 OWN = "polyattn"
@@ -124,15 +124,22 @@ def _reason(spec: Spec, distribution: str, label: str, broken: str) -> str:
         return f"its plugin {label} failed: {broken}"
     if not isinstance(spec, VariantSpec):
         return ""
-    if spec.api != API:
-        return (
-            f"it was written for contract {spec.api} and this polyattn speaks {API}; "
-            f"install a version of {distribution} that fits"
-        )
+    if not OLDEST_API <= spec.api <= API:
+        return _other_contract(spec.api, distribution)
     for package in spec.requires:
         if not _installed(package):
             return f"it needs the package {package!r}, which is not installed; install it first"
     return ""
+
+
+def _other_contract(asked: int, distribution: str) -> str:
+    spoken = str(API) if API == OLDEST_API else f"{OLDEST_API} to {API}"
+    fits = (
+        f"upgrade polyattn, or install an older version of {distribution}"
+        if asked > API
+        else f"upgrade {distribution}"
+    )
+    return f"it was written for contract {asked} and this polyattn speaks {spoken}; {fits}"
 
 
 def _installed(package: str) -> bool:

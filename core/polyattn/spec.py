@@ -13,6 +13,9 @@ from polyattn.errors import ConfigError, suggestion
 API = 1
 """The number of the contract that this version of polyattn speaks."""
 
+OLDEST_API = 1
+"""The number of the oldest contract whose plugins this version still takes."""
+
 Kind = Literal["sequence", "feature_map"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -46,8 +49,8 @@ class VariantSpec:
             kinds = " or ".join(repr(kind) for kind in get_args(Kind))
             raise _wrong(self, "kind", kinds, self.kind, way_out)
         _check_texts(self, "summary", "paper")
-        if type(self.api) is not int:
-            raise _wrong(self, "api", "the number of a contract", self.api)
+        if type(self.api) is not int or self.api < 1:
+            raise _wrong(self, "api", "the number of a contract, counted from 1", self.api)
         if self.operation is not None:
             _check_name(self, self.operation, "operation")
         _keep_texts(self, "requires")

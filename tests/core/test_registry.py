@@ -179,11 +179,47 @@ def test_every_misspelt_hook_is_recorded_and_the_right_one_still_works(install: 
     assert found.find("acme_attention")
 
 
-def test_a_variant_written_for_another_contract_is_unavailable(install: Install) -> None:
-    source = GOOD.replace("{name}", "future").replace('code:Thing"', 'code:Thing", api=99')
-    install("acme", source)
-    with pytest.raises(Unavailable, match=r"written for contract 99 .* speaks 1; .*acme"):
-        discover().find("future")
+def for_contract(number: int) -> str:
+    source = GOOD.replace("{name}", "future")
+    return source.replace('code:Thing"', f'code:Thing", api={number}')
+
+
+@pytest.mark.parametrize(
+    ("spoken", "asked", "said"),
+    [
+        ((1, 1), 99, "contract 99 and this polyattn speaks 1; upgrade polyattn, or install an "
+         "older version of acme"),
+        ((2, 3), 4, "contract 4 and this polyattn speaks 2 to 3; upgrade polyattn, or"),
+        ((2, 3), 1, "contract 1 and this polyattn speaks 2 to 3; upgrade acme"),
+        ((2, 3), 2, ""),
+        ((2, 3), 3, ""),
+    ],
+)  # fmt: skip
+def test_a_variant_written_for_another_contract_is_listed_as_unavailable(
+    install: Install,
+    monkeypatch: pytest.MonkeyPatch,
+    spoken: tuple[int, int],
+    asked: int,
+    said: str,
+) -> None:
+    monkeypatch.setattr(loader, "OLDEST_API", spoken[0])
+    monkeypatch.setattr(loader, "API", spoken[1])
+    install("acme", for_contract(asked))
+    found = discover()
+    assert "future" in found.names()
+    assert not found.unavailable  # the plugin itself is fine
+    if not said:
+        assert found.find("future").distribution == "acme"
+        return
+    with pytest.raises(Unavailable, match=f"'future' cannot be used: .*{said}"):
+        found.find("future")
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "'1'"])
+def test_a_contract_has_a_number(install: Install, number: int) -> None:
+    install("acme", for_contract(number))
+    (reason,) = reasons(discover(), "acme:main")
+    assert "api: expected the number of a contract, counted from 1, got " in reason
 
 
 def test_a_missing_optional_package_makes_a_variant_unavailable(install: Install) -> None:
