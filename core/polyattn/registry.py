@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polyattn.errors import ConfigError, NameClash, Unavailable, UnknownName, suggestion
+from polyattn.errors import ConfigError, NameClash, Unavailable, UnknownName, closest, suggestion
 from polyattn.loader import BrokenPlugin, Plugin, load_plugins
 from polyattn.manifest import UserFile, read_manifest, read_user_file
 from polyattn.spec import ComparisonSpec, OperationSpec, PresetSpec, VariantSpec
@@ -117,6 +117,15 @@ class Registry:
             raise Unavailable(f"{name!r} cannot be used: {found[0].reason}")
         return found[0]
 
+    def near(self, name: str) -> str | None:
+        """The nearest name that is no member of an operation; None where none is near."""
+        return closest(name, [n for n in self.names() if n != name and not self.operation_of(n)])
+
+    def operation_of(self, name: str) -> str | None:
+        """The operation that a variant implements, if it does; None for all other names."""
+        found = [entry for entry in self.entries if name in (entry.name, entry.full_name)]
+        return _operation_of(found[0]) if len(found) == 1 else None
+
     def members(self, operation: str) -> tuple[Entry, ...]:
         """The usable variants that implement an operation, in the order in which they are asked.
 
@@ -156,9 +165,20 @@ class Registry:
     def _unknown(self, name: str) -> str:
         if not self.entries and not self.unavailable:
             return f"unknown name {name!r}: no plugin found; for a checkout: `make`"
-        known = self.names()
-        listing = ", ".join(known) or "none"
-        return f"unknown name {name!r}{suggestion(name, known)}; known: {listing}{self._failures()}"
+        listing = ", ".join(self.names()) or "none"
+        hint = self._suggested(name)
+        return f"unknown name {name!r}{hint}; known: {listing}{self._failures()}"
+
+    def _suggested(self, name: str) -> str:
+        """The nearest name. A member of an operation is seldom what was meant: what can be asked
+        for by itself comes first."""
+        near = closest(name, self.names())
+        operation = None if near is None else self.operation_of(near)
+        if near is None or operation is None:
+            return suggestion(name, self.names())
+        other = self.near(near)
+        first = f"{other!r}, or " if other else ""
+        return f", did you mean {first}{near!r}, a member of {operation!r}?"
 
     def _failures(self) -> str:
         if not self.unavailable:

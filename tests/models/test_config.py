@@ -9,7 +9,7 @@ from torch import nn
 
 import polyattn
 from polyattn.errors import ConfigError, PolyattnError, UnknownName, Unsupported
-from polyattn.registry import Entry, Registry
+from polyattn.registry import Entry, Registry, discover
 from polyattn.spec import VariantSpec
 
 LM = {
@@ -158,6 +158,13 @@ WRONG = [
     ({"attention": {"name": 3}}, "attention.name = 3: expected the name of a variant"),
     ({"attention": {"name": "sdpa", 3: 4}}, "attention.3: expected text as the key"),
     ({"attention": "sofmax"}, "attention: unknown name 'sofmax', did you mean 'softmax'?"),
+    (
+        {"attention": "window"},
+        "attention: unknown name 'window', did you mean 'local_window', or 'windowed', a member "
+        "of 'softmax'?",
+    ),
+    ({"attention": "dens"}, "attention: unknown name 'dens', did you mean 'dense', a member of"),
+    ({"attention": "mistral"}, "attention: unknown name 'mistral', did you mean 'mistral_window'?"),
     ({"attention": ["sdpa", "x"]}, "attention[1]: unknown name 'x'; known: softmax"),
     (
         {"attention": ["softmax", {"name": "local_window", "lft": 3, "right": 0}]},
@@ -218,6 +225,27 @@ IMPOSSIBLE = [
         "attention_dropout = 0.25: attention (flash) refuses: dropout = 0.25",
         "",
     ),
+    (
+        {"attention": "windowed"},
+        "attention (windowed) refuses: mask = without window",
+        "windowed = a member of 'softmax' (takes the calls that it is made for): "
+        "name 'softmax', which asks each of its members, or name 'local_window'",
+    ),
+    (
+        {"attention": "windowed", "attention_dropout": 0.25},  # local_window has no dropout
+        "attention_dropout = 0.25: attention (windowed) refuses: dropout = 0.25",
+        "name 'softmax', which asks each of its members",
+    ),
+    (
+        {"attention": ["softmax", "polyattn:windowed"]},
+        "attention[1] (polyattn:windowed) refuses: mask = without window",
+        "which asks each of its members, or name 'local_window'",
+    ),
+    (
+        {"attention": {"name": "local_window", "left": 3, "right": 2}},
+        "attention (local_window) refuses: right = 2 (takes 0 in a causal_lm): set right to 0",
+        "",
+    ),
 ]
 
 
@@ -230,6 +258,19 @@ def test_what_cannot_work_is_refused_when_built(changes, start, inside):
     assert str(caught.value).startswith(start)
     assert inside in str(caught.value)
     assert caught.value.refusals
+
+
+def test_a_preset_that_looks_ahead_is_refused_too_and_an_encoder_may():
+    ahead = polyattn.PresetSpec(
+        name="ahead", variant="local_window", options={"left": 2, "right": 1}
+    )
+    entries = (*discover().entries, Entry(spec=ahead, distribution="user", label="a file"))
+    registry = Registry(entries=entries)
+    with pytest.raises(Unsupported, match=r"^attention \(ahead\) refuses: right = 1 \(takes 0"):
+        polyattn.build(changed(attention="ahead"), registry=registry)
+    polyattn.build(changed(attention="ahead", model="encoder"), registry=registry)
+    asked = changed(attention={"name": "ahead", "right": 0})
+    assert polyattn.build(asked, registry=registry).new_state(1) is not None
 
 
 def test_an_encoder_may_hold_what_is_never_causal_and_needs_its_length():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ class Plan:
     blueprint: Blueprint
     config: StackConfig
     resolved: Mapping[str, Any]
+    registry: Registry
 
     @property
     def label(self) -> str:
@@ -51,6 +52,7 @@ class Plan:
                 # Asking for a length is no help where the variant could not work with it either.
                 refusals = self._refusals(replace(sizes, max_length=1), parts)
             if refusals:
+                refusals = (*refusals, *self._rather(parts))
                 raise Unsupported(self._blamed(refusals), refusals) from None
             raise _said(error, f"{self.label}: {error}") from None
         return variant
@@ -62,10 +64,42 @@ class Plan:
         # What a variant requires may still come with the caller's own mask.
         asked = parts if "causal" in parts else parts | variant.claims.requires
         dropout = float(getattr(self.blueprint.config, "dropout", 0.0))
-        refusals = variant.refusals(Call(sizes=sizes, parts=asked, cross=False, dropout=dropout))
+        call = Call(sizes=sizes, parts=asked, cross=False, dropout=dropout)
+        refusals = (*self._looking_ahead(parts), *variant.refusals(call))
         if refusals:
             raise Unsupported(self.label, refusals)
         return variant
+
+    def _looking_ahead(self, parts: frozenset[Part]) -> Iterator[Refusal]:
+        """A reach ahead says nothing where no token sees what comes after it, and it costs the
+        decoding state."""
+        right = getattr(self.blueprint.config, "right", None)
+        if "causal" in parts and isinstance(right, int) and right > 0:
+            way_out = "set right to 0, or use an encoder, whose tokens see both ways"
+            yield Refusal("right", right, f"0 in a {self.config.model}", way_out)
+
+    def _rather(self, parts: frozenset[Part]) -> Iterator[Refusal]:
+        """Whoever names a member that is not made for this model wants the operation, or a variant
+        of nearly that name: said where these would do."""
+        name = self.choice.name
+        operation = self.registry.operation_of(name)
+        near = self.registry.near(name.rpartition(":")[2])
+        ways = []
+        if operation and self._would_do(operation, self.choice.options, parts):
+            ways.append(f"name {operation!r}, which asks each of its members")
+        if operation and near and self._would_do(near, {}, parts):
+            ways.append(f"name {near!r}")
+        if ways:
+            value, allowed = f"a member of {operation!r}", "the calls that it is made for"
+            yield Refusal(name, value, allowed, ", or ".join(ways))
+
+    def _would_do(self, name: str, options: Mapping[str, Any], parts: frozenset[Part]) -> bool:
+        choice = Choice(name=name, options=dict(options), path=self.choice.path)
+        try:
+            plan(choice, self.config, self.registry)._judged(self.config.sizes, parts)
+        except PolyattnError:
+            return False
+        return True
 
     def _refusals(self, sizes: Sizes, parts: frozenset[Part]) -> tuple[Refusal, ...]:
         try:
@@ -108,7 +142,7 @@ def plan(choice: Choice, config: StackConfig, registry: Registry) -> Plan:
         # Written out, so that the model can be built where the preset is not known.
         name = entry.spec.variant
     resolved = {"name": name, **as_data(blueprint.config)}
-    return Plan(choice, blueprint, config, resolved)
+    return Plan(choice, blueprint, config, resolved, registry)
 
 
 def _check_dropout(choice: Choice, config: StackConfig, blueprint: Blueprint) -> None:
