@@ -16,11 +16,15 @@ from polyattn.testing.cases import (
     TINY_EVEN,
     Shape,
 )
-from polyattn.testing.checks import autograd, contract, heads, life_cycle, local, values
+from polyattn.testing.checks import autograd, contract, heads, local, values
 from polyattn.testing.checks import independence as independence_checks
 from polyattn.testing.checks.refusals import check_unsupported_raises, name_of, unclaimed
 from polyattn.testing.feature_maps import FeatureMapSubject
+from polyattn.testing.generate_approximate import approximate_checks
 from polyattn.testing.generate_claims import claimed_properties
+from polyattn.testing.generate_derivatives import derivative_checks
+from polyattn.testing.generate_extended import extended_checks
+from polyattn.testing.generate_life_cycle import life_cycle_checks
 from polyattn.testing.generate_maps import feature_maps
 from polyattn.testing.generate_masks import causality, decoding, masks
 from polyattn.testing.planned import Check, planned, withheld
@@ -49,7 +53,10 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         heads_checks,
         claimed_properties,
         autograd_checks,
+        derivative_checks,
+        approximate_checks,
         life_cycle_checks,
+        extended_checks,
     ):
         yield from group(subject)
 
@@ -185,9 +192,10 @@ def sums(subject: Subject) -> Iterator[Check]:
 
 def independence(subject: Subject) -> Iterator[Check]:
     batch = independence_checks.check_batch_independence
-    yield planned(batch, "plain", subject)
+    for name, shape in shapes(subject, RECTANGULAR, SQUARE).items():
+        yield planned(batch, name, subject, shape)
     if "padding" in subject.capabilities.masks:
-        yield planned(batch, "padding", subject, padded=True)
+        yield planned(batch, "padding", subject, RECTANGULAR, padded=True)
     yield planned(independence_checks.check_head_independence_and_order, "", subject)
 
 
@@ -267,7 +275,3 @@ def autograd_checks(subject: Subject) -> Iterator[Check]:
     for layout in (*autograd.LAYOUTS, "grad_out_expanded"):
         yield planned(autograd.check_noncontiguous, layout, subject, layout)
 
-
-def life_cycle_checks(subject: Subject) -> Iterator[Check]:
-    if subject.at(subject.fit(SQUARE)).module() is not None:
-        yield planned(life_cycle.check_state_dict_roundtrip, "", subject)

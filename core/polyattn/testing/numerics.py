@@ -54,6 +54,15 @@ def need_tensor(what: str, got: object, given: str = "") -> Tensor:
     raise Mismatch(Seen(what=f"{what} is a {type(got).__name__}, expected a tensor", given=given))
 
 
+def need_shape(what: str, got: object, expected: tuple[int, ...], given: str = "") -> Tensor:
+    """``got`` as a tensor of this shape, or a mismatch that says what it is instead."""
+    tensor = need_tensor(what, got, given)
+    if tuple(tensor.shape) != tuple(expected):
+        told = f"{what} has shape {tuple(tensor.shape)}, expected {tuple(expected)}"
+        raise Mismatch(Seen(what=told, given=given))
+    return tensor
+
+
 def need_finite(what: str, got: Tensor, given: str = "") -> None:
     """Fail at the first NaN, then at the first infinity."""
     for kind, wrong in (("NaN", got.isnan()), ("infinite", got.isinf())):
@@ -72,15 +81,8 @@ def need_finite(what: str, got: Tensor, given: str = "") -> None:
 def compare(what: str, got: object, expected: Tensor, *, tolerance: float, given: str = "") -> None:
     """Fail unless ``got`` has the shape of ``expected``, is finite, and is within ``tolerance``."""
     assert not bool(expected.isnan().any()), f"the suite expects NaN of {what}: a fault of its own"
-    tensor = need_tensor(what, got, given).detach()
+    tensor = need_shape(what, got, tuple(expected.shape), given).detach()
     expected = expected.detach()
-    if tensor.shape != expected.shape:
-        raise Mismatch(
-            Seen(
-                what=f"{what} has shape {tuple(tensor.shape)}, expected {tuple(expected.shape)}",
-                given=given,
-            )
-        )
     need_finite(what, tensor, given)
     if not tensor.numel():
         return

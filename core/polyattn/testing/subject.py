@@ -22,7 +22,7 @@ from polyattn.testing.cases import Sample, Shape, draw, fit
 from polyattn.testing.contained import contained
 from polyattn.testing.loops import elementwise_attention
 from polyattn.testing.masks import learned_of, needed
-from polyattn.testing.numerics import need_tensor
+from polyattn.testing.numerics import need_shape
 from polyattn.testing.results import Mismatch, Seen
 
 DEVICE = "cpu"
@@ -129,10 +129,11 @@ class Instance(ABC):
         raise NotImplementedError
 
     def __call__(self, sample: Sample) -> Tensor:
-        """The output as a tensor, whatever its values. Raises: Mismatch where there is none."""
+        """The output (B, H, L, Dv), whatever its values. Raises: Mismatch for anything else."""
         with blaming(sample.describe()):
             got = self.raw(sample)
-        return need_tensor("the output", got, sample.describe())
+        expected = (*sample.q.shape[:3], sample.v.shape[3])
+        return need_shape("the output", got, expected, sample.describe())
 
     def run(self, sample: Sample, grad_out: Tensor | None = None) -> Outcome:
         """Forward and backward; ``grad_out`` defaults to fixed random numbers."""

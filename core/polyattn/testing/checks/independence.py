@@ -23,8 +23,8 @@ LOUDER = 30.0
         "masks of one sample used for another: repeat in place of repeat_interleave",
     ),
 )
-def check_batch_independence(subject: Subject, padded: bool = False) -> None:
-    shape = subject.fit(RECTANGULAR)
+def check_batch_independence(subject: Subject, shape: Shape, padded: bool = False) -> None:
+    shape = subject.fit(shape)
     if padded:
         shape = shape.of(queries=shape.keys)
     sample = subject.draw(shape)
