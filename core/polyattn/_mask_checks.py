@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -172,6 +173,17 @@ def _document(name: str, value: object) -> int:
     if length == 0:
         raise MaskError(wanted(f"{name} >= 1", value, "leave empty documents out"))
     return length
+
+
+def takes_four(predicate: Callable[..., object]) -> bool:
+    """Whether a function can be called with the four indices; True where it cannot be told."""
+    try:
+        inspect.signature(predicate).bind(0, 0, 0, 0)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def same_place(what: str, first: Tensor, second: Tensor) -> None:

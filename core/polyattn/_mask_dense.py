@@ -116,7 +116,15 @@ def _ask(
     h = torch.arange(heads, device=device).view(1, -1, 1, 1)
     i = torch.arange(queries, device=device).view(1, 1, -1, 1)
     j = torch.arange(keys, device=device).view(1, 1, 1, -1)
-    answer = predicate(b, h, i, j)
+    try:
+        answer = predicate(b, h, i, j)
+    except TypeError as error:
+        if not checks.takes_four(predicate):
+            expected = "Mask.where's function to take the four indices (b, h, i, j)"
+            raise MaskError(
+                f"{expected}, got {error}; name those it does not read as well"
+            ) from None
+        raise
     sizes = (batch, heads, queries, keys)
     expected = f"Mask.where's function to give a bool tensor that broadcasts to {sizes}"
     if not isinstance(answer, Tensor) or answer.dtype != torch.bool:

@@ -18,7 +18,7 @@ from torch.compiler import is_compiling
 
 from polyattn import kit
 from polyattn.capabilities import Call, Capabilities, InputSize, Refusal, Sizes
-from polyattn.checked import Extent, check_inputs, check_tensors
+from polyattn.checked import Extent, check_inputs, check_tensors, need_tensors
 from polyattn.errors import ConfigError, ShapeError, Unsupported
 from polyattn.mask import Mask, as_mask
 from polyattn.state import RecurrentState, State, tracks
@@ -115,20 +115,24 @@ class Admission(nn.Module):
         if inputs or is_compiling() or forward_ad._current_level >= 0:
             return self._checked(q, k, v, mask, inputs)
         tracked = is_grad_enabled()
-        key = (
-            q.shape,
-            k.shape,
-            v.shape,
-            q.dtype,
-            k.dtype,
-            v.dtype,
-            q.device,
-            k.device,
-            v.device,
-            tracked and (q.requires_grad or k.requires_grad or v.requires_grad),
-            self.training,
-            None if mask is FULL else (mask.signature, tracked),
-        )
+        try:
+            key = (
+                q.shape,
+                k.shape,
+                v.shape,
+                q.dtype,
+                k.dtype,
+                v.dtype,
+                q.device,
+                k.device,
+                v.device,
+                tracked and (q.requires_grad or k.requires_grad or v.requires_grad),
+                self.training,
+                None if mask is FULL else (mask.signature, tracked),
+            )
+        except AttributeError:
+            need_tensors(q=q, k=k, v=v)
+            raise
         settled = self._settled.get(key)
         if settled is not None:
             if mask is not FULL:
@@ -198,19 +202,24 @@ class Admission(nn.Module):
             return self._judge(asked, state)
         q, k, v, mask, inputs, extent = asked
         tracked = is_grad_enabled()
-        key = (
-            extent[1],
-            extent[4],
-            q.dtype,
-            q.device,
-            tracked,
-            q.requires_grad or k.requires_grad or v.requires_grad,
-            any(x.requires_grad for x in inputs.values()),
-            self.training,
-            state,
-            mask.signature,
-            _has_tangent(q, k, v, *inputs.values()),
-        )
+        try:
+            key = (
+                extent[1],
+                extent[4],
+                q.dtype,
+                q.device,
+                tracked,
+                q.requires_grad or k.requires_grad or v.requires_grad,
+                any(x.requires_grad for x in inputs.values()),
+                self.training,
+                state,
+                mask.signature,
+                _has_tangent(q, k, v, *inputs.values()),
+            )
+        except AttributeError:
+            # Arrays of another library have shapes and dtypes as well.
+            need_tensors(q=q, k=k, v=v, **inputs)
+            raise
         known = self._answers.get(key)
         if known is None:
             known = self._judge(asked, state)
@@ -258,19 +267,23 @@ class Admission(nn.Module):
         known = None
         if not (inputs or mask is not FULL or is_compiling() or forward_ad._current_level >= 0):
             # Every step of a decoding looks like the one before: one look-up then says enough.
-            known = (
-                q.shape,
-                k.shape,
-                v.shape,
-                q.dtype,
-                k.dtype,
-                v.dtype,
-                q.device,
-                k.device,
-                v.device,
-                is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
-                self.training,
-            )
+            try:
+                known = (
+                    q.shape,
+                    k.shape,
+                    v.shape,
+                    q.dtype,
+                    k.dtype,
+                    v.dtype,
+                    q.device,
+                    k.device,
+                    v.device,
+                    is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad),
+                    self.training,
+                )
+            except AttributeError:
+                need_tensors(q=q, k=k, v=v)
+                raise
         if known is None or known not in self._steps:
             self._check_chunk(q, k, v, mask, inputs)
             if known is not None:

@@ -14,6 +14,15 @@ Extent = tuple[int, int, int, int, tuple[int, int, int]]
 """The sizes of one call, read off its tensors once: B, H, L, S, and (D, Hkv, Dv)."""
 
 
+def need_tensors(**arguments: object) -> None:
+    """Raise ShapeError for the first that is no tensor. Asked only when something went wrong."""
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor):
+            kind = "None" if value is None else f"a {type(value).__name__}"
+            way_out = "give one" if value is None else "torch.as_tensor makes one"
+            raise ShapeError(f"expected {name} to be a tensor, got {kind}; {way_out}") from None
+
+
 def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> Extent:
     """The sizes of q (B, H, L, D), k (B, Hkv, S, D), v (B, Hkv, S, Dv).
 
@@ -25,6 +34,9 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> Extent:
         value_batch, value_heads, values, value_dim = v.shape
     except ValueError:
         raise ShapeError(_misfit(q, k, v)) from None
+    except AttributeError:
+        need_tensors(q=q, k=k, v=v)
+        raise
     if (
         batch == kv_batch == value_batch
         and head_dim == key_dim > 0
@@ -41,6 +53,7 @@ def check_tensors(q: Tensor, k: Tensor, v: Tensor) -> Extent:
 
 def _misfit(q: Tensor, k: Tensor, v: Tensor) -> str:
     """Which rule the tensors break; asked only when they break one."""
+    need_tensors(q=q, k=k, v=v)
     shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.ndim == k.ndim == v.ndim == 4:
         return f"expected four dimensions each, (B, heads, length, width), {shapes}"
@@ -69,6 +82,11 @@ def check_inputs(
 ) -> None:
     """Do the side inputs have the declared names, sizes, dtype and device?"""
     if set(inputs) != set(declared):
+        if not isinstance(inputs, Mapping):
+            raise ShapeError(
+                f"{name}: expected side inputs by name, got a {type(inputs).__name__}; pass "
+                "inputs={name: tensor}"
+            )
         raise ShapeError(
             f"{name}: expected the side inputs {sorted(declared)}, got {sorted(inputs)}; pass "
             "inputs={name: tensor} to every call"
@@ -77,7 +95,12 @@ def check_inputs(
         heads, width = size.resolve(Sizes(q.shape[1], q.shape[3], k.shape[1], v.shape[3]))
         expected = (k.shape[0], heads, k.shape[2], width)
         given = inputs[key]
-        if given.shape != expected or given.dtype != q.dtype or given.device != q.device:
+        try:
+            fits = given.shape == expected and given.dtype == q.dtype and given.device == q.device
+        except AttributeError:
+            need_tensors(**{f"the side input {key!r}": given})
+            raise
+        if not fits:
             raise ShapeError(
                 f"{name}: expected the side input {key!r} as {expected} {q.dtype} on {q.device}, "
                 f"got {tuple(given.shape)} {given.dtype} on {given.device}"
@@ -88,6 +111,16 @@ def check_feature_map(
     name: str, x: Tensor, keep: Tensor | None, channels: int | None, spatial: Set[int]
 ) -> None:
     """Is x (B, C, *spatial) with the channels that were built, and keep bool (B, *spatial)?"""
+    try:
+        _check_map(name, x, keep, channels, spatial)
+    except AttributeError:
+        need_tensors(x=x, **({} if keep is None else {"keep": keep}))
+        raise
+
+
+def _check_map(
+    name: str, x: Tensor, keep: Tensor | None, channels: int | None, spatial: Set[int]
+) -> None:
     if x.ndim - 2 not in spatial:
         dims = ", ".join(str(n) for n in sorted(spatial))
         raise ShapeError(

@@ -25,13 +25,33 @@ from polyattn.capabilities import (
     Sizes,
     refuse_device,
 )
-from polyattn.checked import check_feature_map, check_tensors
+from polyattn.checked import check_feature_map, check_tensors, need_tensors
 from polyattn.errors import ConfigError, Unsupported
 from polyattn.mask import Mask, as_mask
 from polyattn.options import Options
 from polyattn.state import KeyValueState, Origin, State
 
 __all__ = ["FeatureMapAttention", "Inputs", "SequenceAttention"]
+
+
+def config_of(label: str, made_of: type[Options], config: object) -> Options:
+    """The config, or the default one for None. Raises: ConfigError for what is none."""
+    if config is None:
+        return made_of()
+    if not isinstance(config, Options):
+        raise ConfigError(
+            f"{label}: expected its config as a polyattn.Options, got a {type(config).__name__}; "
+            f"such as {made_of.__qualname__}(...)"
+        )
+    return config
+
+
+def not_sizes(given: object) -> str:
+    """What to say of a head geometry that is no ``Sizes``."""
+    return (
+        f"sizes: expected polyattn.Sizes(heads=..., head_dim=...), got a {type(given).__name__}"
+        f"{'; use polyattn.Sizes(**sizes)' if isinstance(given, Mapping) else ''}"
+    )
 
 
 class SequenceAttention(Admission):
@@ -59,7 +79,9 @@ class SequenceAttention(Admission):
         taken = sorted({"q", "k", "v"} & set(self.side_inputs))
         if taken:
             raise ConfigError(f"{self.label}: side inputs may not be called {taken}; rename them")
-        self.config = type(self).Config() if config is None else config
+        self.config = config_of(self.label, type(self).Config, config)
+        if sizes is not None and not isinstance(sizes, Sizes):
+            raise ConfigError(f"{self.label}: {not_sizes(sizes)}")
         self.sizes = sizes
         self.claims = type(self).capabilities_for(self.config)
         self._owner = f"{self.label}({self.config})"
@@ -207,6 +229,8 @@ class SequenceAttention(Admission):
         """An empty decoding state. Raises: Unsupported where the variant cannot decode."""
         if type(batch) is not int or batch < 0:
             raise ConfigError(f"{self.label}: batch = {batch!r}: expected an integer >= 0")
+        if sizes is not None and not isinstance(sizes, Sizes):
+            raise ConfigError(f"{self.label}: {not_sizes(sizes)}")
         place = torch.device(device)
         sizes = sizes or self.sizes
         self.candidates(Call(device=place.type, dtype=dtype, batch=batch, sizes=sizes, state=True))
@@ -256,7 +280,7 @@ class FeatureMapAttention(nn.Module):
 
     def __init__(self, config: Options | None = None, channels: int | None = None) -> None:
         super().__init__()
-        self.config = type(self).Config() if config is None else config
+        self.config = config_of(self.label, type(self).Config, config)
         if channels is not None and (type(channels) is not int or channels < 1):
             raise ConfigError(f"{self.label}: channels = {channels!r}: expected an integer >= 1")
         self.channels = channels
@@ -321,8 +345,13 @@ class FeatureMapAttention(nn.Module):
 
     def _check(self, x: Tensor, keep: Tensor | None) -> None:
         check_feature_map(self.label, x, keep, self.channels, self.claims.spatial_dims)
-        grad = torch.is_grad_enabled() and x.requires_grad
-        refusals = self.refusals(Call(device=x.device.type, dtype=x.dtype, grad=grad))
+        try:
+            grad = torch.is_grad_enabled() and x.requires_grad
+            call = Call(device=x.device.type, dtype=x.dtype, grad=grad)
+        except AttributeError:
+            need_tensors(x=x)
+            raise
+        refusals = self.refusals(call)
         if keep is not None and not self.claims.keep:
             way_out = "crop the padding or choose another variant"
             refusals += (Refusal("keep", "a mask of pixels", "whole maps only", way_out),)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyattn.admission import NO_INPUTS
 from polyattn.capabilities import Call, Refusal, Sizes
-from polyattn.contract import FeatureMapAttention, Inputs, SequenceAttention
+from polyattn.contract import FeatureMapAttention, Inputs, SequenceAttention, not_sizes
 from polyattn.errors import ConfigError, PolyattnError, Unavailable, Unsupported
 from polyattn.mask import Mask
 from polyattn.operation import Operation
@@ -45,6 +45,8 @@ class Blueprint:
 
     def build(self, size: Sizes | int | None = None) -> Attention:
         """The module. size: ``Sizes`` of a sequence variant, channels of a feature map."""
+        if size is not None and not isinstance(size, Sizes | int):
+            raise ConfigError(f"{self.name}: {not_sizes(size)}")
         if self.kind == "feature_map":
             if isinstance(size, Sizes):
                 raise ConfigError(f"{self.name} is a feature map: expected channels=..., got sizes")

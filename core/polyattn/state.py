@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from polyattn._mask_checks import got
 from polyattn.capabilities import Sizes
 from polyattn.errors import ConfigError, MaskError, ShapeError
 from polyattn.mask import Mask
@@ -103,6 +104,43 @@ class State(ABC):
             )
 
 
+def check_index(index: object, batch: int | None = None) -> None:
+    """Raise ShapeError unless ``index`` is an integer tensor (B',), below ``batch`` where given."""
+    if (
+        not isinstance(index, Tensor)
+        or index.ndim != 1
+        or index.dtype not in (torch.int64, torch.int32)
+    ):
+        raise ShapeError(
+            f"reorder: expected an integer tensor (B',), the old sample of each new one, got "
+            f"{got(index)}; such as torch.tensor([0, 0, 1])"
+        )
+    if batch is not None and index.numel():
+        least, most = int(index.min()), int(index.max())
+        if least < 0 or most >= batch:
+            wrong = least if least < 0 else most
+            raise ShapeError(
+                f"reorder: expected samples from 0 to {batch - 1}, got {wrong}; the state holds "
+                "no other"
+            )
+
+
+def pick_samples(x: Tensor, index: Tensor) -> Tensor:
+    """The samples ``index`` (B',) of x (B, ...). Raises: ShapeError, naming what is wrong."""
+    check_index(index)
+    try:
+        return x.index_select(0, index)
+    except (IndexError, RuntimeError):
+        # Read only now: on a device it would be waited for.
+        check_index(index, x.shape[0])
+        if index.device != x.device:
+            raise ShapeError(
+                f"reorder: expected an index on {x.device}, where the state is, got one on "
+                f"{index.device}; use index.to({str(x.device)!r})"
+            ) from None
+        raise
+
+
 def _reordered(origin: Origin | None, index: Tensor) -> Origin | None:
     return None if origin is None else replace(origin, batch=index.shape[0])
 
@@ -120,7 +158,7 @@ class RecurrentState(State):
         return sum(t.nbytes for t in self.tensors.values())
 
     def reorder(self, index: Tensor) -> Self:
-        moved = {name: t.index_select(0, index) for name, t in self.tensors.items()}
+        moved = {name: pick_samples(t, index) for name, t in self.tensors.items()}
         return replace(self, tensors=moved, origin=_reordered(self.origin, index))
 
     def recordable(self) -> Self:
@@ -218,11 +256,14 @@ class KeyValueState(State):
 
     def reorder(self, index: Tensor) -> Self:
         def pick(t: Tensor | None) -> Tensor | None:
-            return None if t is None else t.index_select(0, index)
+            return None if t is None else pick_samples(t, index)
 
         if self._buffer is None:
-            return self
-        tensors = {n: t.index_select(0, index) for n, t in self._buffer.view(*self._span).items()}
+            check_index(index)
+            if self.origin is not None and index.device.type == "cpu" and not is_compiling():
+                check_index(index, self.origin.batch)
+            return replace(self, origin=_reordered(self.origin, index))
+        tensors = {n: pick_samples(t, index) for n, t in self._buffer.view(*self._span).items()}
         return replace(
             self,
             _buffer=_Buffer(tensors, [self.held]),

@@ -78,7 +78,7 @@ def test_cross_attention_equals_torch_and_its_memory_is_projected_once():
     torch.testing.assert_close(step, expected, atol=1e-12, rtol=0)
     swapped = ours(x[[1, 0]], memory.reorder(torch.tensor([1, 0])))[0]
     torch.testing.assert_close(swapped, expected[[1, 0]], atol=1e-12, rtol=0)
-    assert memory.nbytes == 2 * 2 * 7 * 12 * 8
+    assert memory.nbytes == 2 * 2 * 7 * 12 * 8 + 2 * 7  # keys and values, and the padding
 
 
 def test_memory_holds_padding_and_nothing_else():

@@ -11,7 +11,7 @@ from torch import Tensor
 from polyattn.errors import MaskError
 from polyattn.layers.positions import Count
 from polyattn.mask import Mask
-from polyattn.state import State
+from polyattn.state import State, pick_samples
 
 __all__ = ["AttentionState", "Memory"]
 
@@ -40,16 +40,18 @@ class Memory:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors it holds."""
-        return sum(t.nbytes for t in (self.keys, self.values, *self.inputs.values()))
+        padding = () if self.mask.real is None else (self.mask.real,)
+        held = (self.keys, self.values, *self.inputs.values(), *padding)
+        return sum(t.nbytes for t in held)
 
     def reorder(self, index: Tensor) -> Memory:
         """The memory of the samples picked by ``index`` (integer, any length), for beams."""
         real = self.mask.real
         return Memory(
-            self.keys.index_select(0, index),
-            self.values.index_select(0, index),
-            {name: tensor.index_select(0, index) for name, tensor in self.inputs.items()},
-            self.mask if real is None else Mask.padding(real.index_select(0, index)),
+            pick_samples(self.keys, index),
+            pick_samples(self.values, index),
+            {name: pick_samples(tensor, index) for name, tensor in self.inputs.items()},
+            self.mask if real is None else Mask.padding(pick_samples(real, index)),
         )
 
 

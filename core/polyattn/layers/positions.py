@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from polyattn.errors import ConfigError, MaskError, ShapeError
 from polyattn.mask import Mask, alibi_slopes
+from polyattn.state import pick_samples
 
 __all__ = ["Alibi", "Count", "HeadPosition", "Learned", "Rotary", "Sinusoidal"]
 
@@ -87,7 +88,7 @@ class Count:
     def reorder(self, index: Tensor) -> Count:
         """The count of the samples picked by ``index`` (integer, any length)."""
         tensors = (self.real, self.ids, self.keep)
-        real, ids, keep = (None if t is None else t.index_select(0, index) for t in tensors)
+        real, ids, keep = (None if t is None else pick_samples(t, index) for t in tensors)
         return Count(self.slots, real, ids, keep)
 
 
