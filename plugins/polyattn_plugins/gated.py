@@ -60,6 +60,7 @@ class GatedLinear(SequenceAttention):
         grouped_heads="native",
         state="recurrent",
         exactness="own kernel",
+        linear_memory=True,
         linear_in_values=True,
         compiles="dynamic",
         exports="dynamic",

@@ -55,6 +55,7 @@ class Linear(SequenceAttention):
         grouped_heads="native",
         state="recurrent",
         exactness="own kernel",
+        linear_memory=True,
         rows_sum_to_one=True,
         linear_in_values=True,
         key_order_invariant=True,

@@ -54,6 +54,7 @@ _CLAIMS = Capabilities(
     state="sliding",
     devices={"cpu": Support()},
     exactness="exact",
+    linear_memory=True,
     rows_sum_to_one=True,
     linear_in_values=True,
     compiles="dynamic",

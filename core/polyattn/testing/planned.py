@@ -23,6 +23,8 @@ class Check:
     """It takes seconds, and is run where it is asked for."""
     may_raise: bool = False
     """Any exception of the code is an answer: it claims nothing of the kind."""
+    reports: bool = False
+    """The property is a result, which nobody claims: where it does not hold, that is said."""
 
 
 def planned(
@@ -33,6 +35,7 @@ def planned(
     may_refuse: bool = False,
     may_raise: bool = False,
     extended: bool = False,
+    reports: bool = False,
     **parameters: object,
 ) -> Check:
     """``function(*arguments, **parameters)`` under the id ``name[label]``."""
@@ -42,6 +45,7 @@ def planned(
         may_refuse=may_refuse,
         may_raise=may_raise,
         extended=extended,
+        reports=reports,
     )
 
 

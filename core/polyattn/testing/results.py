@@ -17,6 +17,8 @@ class Status(StrEnum):
     """The property does not hold."""
     ERROR = "error"
     """The check could not be carried out: a missing import, or a fault in the suite itself."""
+    DOES_NOT_HOLD = "does not hold"
+    """The property does not hold, and nothing claims it: it is reported, and fails nothing."""
     NOT_CLAIMED = "not claimed"
     NOT_RUN = "not run"
     XFAILED = "expected failure"

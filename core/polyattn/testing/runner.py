@@ -147,6 +147,8 @@ def _outcome(check: Check, patience: float | None) -> tuple[Status, str, CheckFa
             return Status.NOT_CLAIMED, f"refused: {cause}", None
         if check.may_raise and cause is not None:
             return Status.NOT_CLAIMED, failure.seen.what, None
+        if check.reports:
+            return Status.DOES_NOT_HOLD, failure.seen.what, failure
         return Status.FAILED, failure.seen.what, failure
     except Unsupported as error:
         if check.may_refuse:

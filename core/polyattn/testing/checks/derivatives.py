@@ -1,0 +1,99 @@
+"""J. Forward mode: derivatives along a direction are right, or refused."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from polyattn.capabilities import Part
+from polyattn.errors import Unsupported
+from polyattn.testing.cases import TINY, Sample, normal
+from polyattn.testing.masks import combine, learned, learned_of, relearned
+from polyattn.testing.numerics import compare, largest
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subject import Instance, Subject, blaming
+
+STEP = 1e-6
+TOLERANCE = 1e-6
+"""Measured for right code: below 1e-8 of the largest derivative."""
+
+
+@proves(
+    "Forward mode gives the derivatives of finite differences where it is claimed, and is refused "
+    "where it is not.",
+    causes=(
+        "an operator of its own that drops tangents: without the claim they are refused",
+        "a tangent that is detached, or of one input only",
+        "forward_ad claimed for code that raises",
+    ),
+    claim="devices (forward_ad)",
+)
+def check_forward_mode(subject: Subject, parts: tuple[Part, ...] = (), along: str = "") -> None:
+    """``along``: the one input that carries a tangent; all of them by default."""
+    shape = subject.fit(TINY)
+    mask = combine(sorted(subject.capabilities.requires | frozenset(parts)), shape)
+    sample = subject.draw(shape).masked(mask)
+    if along in ("bias0", "slopes"):
+        sample = sample.masked(learned(mask))
+    instance, given = subject.at(shape), f"{sample.describe()}, a tangent of {along or 'all'}"
+    leaves = {**sample.leaves(), **learned_of(sample.mask)}
+    chosen = [along] if along else sorted(sample.leaves())
+    tangents = {
+        name: normal(*leaves[name].shape, seed=50 + i).to(leaves[name].dtype)
+        for i, name in enumerate(chosen)
+    }
+    support = subject.capabilities.devices["cpu"]
+    if not support.forward_ad:
+        _refused(instance, sample, tangents, given)
+        return
+    with blaming(given):
+        got = _tangent(instance, sample, tangents)
+    ahead, behind = (_moved(instance, sample, tangents, sign * STEP) for sign in (1, -1))
+    want = (ahead - behind) / (2 * STEP)
+    if got is None:
+        what = "forward_ad is claimed, and the output carries no tangent"
+        raise Mismatch(Seen(what=what, given=given))
+    allowed = TOLERANCE * max(1.0, largest(want))
+    compare("the derivative of the output", got, want, tolerance=allowed, given=given)
+
+
+def _leaves(sample: Sample) -> dict[str, Tensor]:
+    return {**sample.leaves(), **learned_of(sample.mask)}
+
+
+def _with(sample: Sample, tensors: dict[str, Tensor]) -> Sample:
+    own = {name: x for name, x in tensors.items() if name in sample.leaves()}
+    return sample.masked(relearned(sample.mask, tensors)).having(**own)
+
+
+def _tangent(instance: Instance, sample: Sample, tangents: dict[str, Tensor]) -> Tensor | None:
+    leaves = _leaves(sample)
+    with torch.no_grad(), forward_ad.dual_level():
+        duals = {
+            name: forward_ad.make_dual(leaves[name].detach(), along)
+            for name, along in tangents.items()
+        }
+        out = instance.raw(_with(sample, duals))
+        assert isinstance(out, Tensor)
+        tangent: Tensor | None = forward_ad.unpack_dual(out).tangent
+        return tangent
+
+
+def _moved(instance: Instance, sample: Sample, tangents: dict[str, Tensor], step: float) -> Tensor:
+    leaves = _leaves(sample)
+    with torch.no_grad():
+        moved = {name: leaves[name].detach() + step * x for name, x in tangents.items()}
+        return instance(_with(sample, moved))
+
+
+def _refused(instance: Instance, sample: Sample, tangents: dict[str, Tensor], given: str) -> None:
+    try:
+        _tangent(instance, sample, tangents)
+    except (Unsupported, NotImplementedError):
+        return
+    except Exception as error:
+        what = f"it raised {type(error).__name__}, expected Unsupported or NotImplementedError"
+        raise Mismatch(Seen(what=f"forward_ad is not claimed: {what}", given=given)) from error
+    what = "forward_ad is not claimed, and a call with a tangent was answered"
+    raise Mismatch(Seen(what=what, given=given))

@@ -1,0 +1,98 @@
+"""L. Export: a graph that is written down gives what the eager code gives, at other lengths too."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyattn.capabilities import Part
+from polyattn.mask import Mask
+from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape
+from polyattn.testing.compare import output_tolerance
+from polyattn.testing.masks import needed, padding_keep
+from polyattn.testing.numerics import compare
+from polyattn.testing.results import proves
+from polyattn.testing.subject import Subject, blaming
+
+
+class _Call(nn.Module):
+    """A call by tensors alone, as an exported program takes them."""
+
+    def __init__(self, module: nn.Module, mask: Mask, part: Part | None, names: list[str]) -> None:
+        super().__init__()
+        self.module = module
+        self.mask = mask
+        self.part = part
+        self.names = names
+
+    def forward(self, tensors: list[Tensor], keep: Tensor | None) -> Tensor:
+        named = dict(zip(self.names, tensors, strict=True))
+        q, k, v = (named.pop(name) for name in ("q", "k", "v"))
+        mask = self.mask
+        if keep is not None:
+            mask = mask & (Mask.padding(keep) if self.part == "padding" else Mask.dense(keep))
+        out: Tensor = self.module(q, k, v, mask, named)
+        return out
+
+
+def _keep(shape: Shape, part: Part | None) -> Tensor | None:
+    """A mask of its own for each sample; the last sample's rows, or its last row, see nothing."""
+    if part is None:
+        return None
+    if part == "padding":
+        keep = padding_keep(shape)
+        keep[-1] = False
+        return keep
+    keep = torch.ones(shape.batch, 1, shape.queries, shape.keys, dtype=torch.bool)
+    keep[:, :, 0, 1] = False
+    keep[-1, :, -1] = False
+    return keep
+
+
+@proves(
+    "Exported, it gives what the eager code gives: at another length where that is claimed, and "
+    "with rows that a mask empties.",
+    causes=(
+        "a value of a tensor that is read in Python: .item(), bool(), a shape in a table",
+        "a length that is turned into a number of the graph",
+        "a branch for masks without an empty row",
+    ),
+    claim="exports",
+)
+def check_export(subject: Subject, part: Part | None = None) -> None:
+    lengths = (12, 20, 37) if subject.capabilities.exports == "dynamic" else (12,)
+    shapes = [subject.fit(SQUARE.of(queries=n, keys=n)) for n in lengths]
+    instance = subject.at(shapes[0])
+    module = instance.module()
+    assert module is not None, "only what has a module claims to export"
+    first = subject.draw(shapes[0])
+    mask = needed(subject.capabilities, shapes[0])
+    call = _Call(module, mask, part, list(first.leaves())).eval()
+    with blaming(f"{first.describe()}, torch.export"), torch.no_grad():
+        program = torch.export.export(
+            call,
+            (list(first.leaves().values()), _keep(shapes[0], part)),
+            dynamic_shapes=_dynamic(subject, first, part) if len(lengths) > 1 else None,
+        )
+        exported = program.module()
+    for shape in shapes:
+        sample = subject.draw(shape, seed=1)
+        given = f"{sample.describe()}, exported at length {shapes[0].keys}"
+        arguments = (list(sample.leaves().values()), _keep(shape, part))
+        with blaming(given), torch.no_grad():
+            got, want = exported(*arguments), call(*arguments)
+        compare("the output", got, want, tolerance=output_tolerance(sample), given=given)
+
+
+def _dynamic(subject: Subject, sample: Sample, part: Part | None) -> tuple[object, object]:
+    """Any length that the rule allows, but the longest: there a table is taken whole."""
+    rule = subject.capabilities.lengths
+    least = max(2, rule.at_least)
+    most = (rule.up_to if isinstance(rule.up_to, int) else LONGEST) - 1
+    if rule.multiple_of == 1:
+        length = torch.export.Dim("length", min=least, max=most)
+    else:
+        step = rule.multiple_of
+        length = step * torch.export.Dim("blocks", min=-(-least // step), max=most // step)
+    keep = None if part is None else {"padding": {1: length}, "dense": {2: length, 3: length}}[part]
+    return [{2: length} for _ in sample.leaves()], keep

@@ -1,0 +1,40 @@
+"""The checks of derivatives beyond the first gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from polyattn.capabilities import PARTS
+from polyattn.testing.cases import TINY_EVEN
+from polyattn.testing.checks.autograd import check_double_backward
+from polyattn.testing.checks.derivatives import check_forward_mode
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Status
+from polyattn.testing.subject import DEVICE, Subject
+from polyattn.testing.variant import VariantSubject
+
+
+def derivative_checks(subject: Subject) -> Iterator[Check]:
+    """Forward mode in both directions, and second derivatives under every part of a mask."""
+    support = subject.capabilities.devices.get(DEVICE)
+    if not isinstance(subject, VariantSubject) or support is None:
+        return
+    if torch.float64 not in subject.dtypes:
+        yield withheld(check_forward_mode, Status.NOT_RUN, "differences need float64")
+        return
+    parts = [p for p in PARTS if p in subject.capabilities.masks - subject.capabilities.requires]
+    yield planned(check_forward_mode, "all", subject)
+    for name in ("q", "k", "v", *subject.side_inputs):
+        yield planned(check_forward_mode, name, subject, (), name)
+    for part in sorted(parts):
+        yield planned(check_forward_mode, f"all-{part}", subject, (part,), may_refuse=True)
+        along = {"bias": "bias0", "alibi": "slopes"}.get(part)
+        if along is not None and subject.backward:
+            label = f"learned_{part}"
+            yield planned(check_forward_mode, label, subject, (part,), along, may_refuse=True)
+    if support.double_backward:
+        for part in sorted(set(parts) - {"causal"}):
+            label = f"{TINY_EVEN.name}-{part}"
+            yield planned(check_double_backward, label, subject, TINY_EVEN, (part,))
