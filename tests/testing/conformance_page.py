@@ -1,4 +1,4 @@
-"""The table of docs/conformance.md: ``python -m tests.testing.conformance_page`` writes it anew."""
+"""The tables of docs/conformance.md: ``python -m tests.testing.conformance_page`` writes them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.testing.planted import CAUGHT
+from tests.testing.reports import table
 
 from polyattn.testing import checks
 from polyattn.testing.results import Property
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 ROW = re.compile(r"^\| `(check_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
+REPORT_ROWS = re.compile(r"(?:^\| \[\S+#\d+\]\(.+\n)+", re.MULTILINE)
 ROWS = re.compile(r"(?:^\| `check_.+\n)+", re.MULTILINE)
 
 
@@ -52,4 +54,5 @@ def rows() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(ROWS.sub(lambda _: rows(), PAGE.read_text(), count=1))
+    text = ROWS.sub(lambda _: rows(), PAGE.read_text(), count=1)
+    PAGE.write_text(REPORT_ROWS.sub(lambda _: table(), text, count=1))
