@@ -28,8 +28,9 @@ def check_padding_equals_truncation(
     subject: Subject, side: str, garbage: float, causal: bool = False
 ) -> None:
     """side: left, right, middle. Sample b has b * step of its positions padded."""
-    shape = subject.fit(SQUARE.of(batch=3, queries=11, keys=11))
     step = subject.capabilities.lengths.multiple_of
+    longest = max(11, 3 * step)  # What is left of the shortest sample is a length, too.
+    shape = subject.fit(SQUARE.of(batch=3, queries=longest, keys=longest))
     base = subject.draw(shape)
     real = _real_slots(shape, side, step)
     mask = base.mask & Mask.causal() if causal else base.mask
