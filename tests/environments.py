@@ -30,6 +30,12 @@ class Environment:
         outcome = self._run([*command, *map(str, what)])
         assert outcome.returncode == 0, outcome.stderr
 
+    def pip_uninstall(self, name: str) -> None:
+        """Take a distribution out of this environment again."""
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), "uninstall", "-q"]
+        outcome = self._run([*command, "--yes", name])
+        assert outcome.returncode == 0, outcome.stderr
+
     def run(self, *arguments: str | Path, **variables: str) -> "subprocess.CompletedProcess[str]":
         """Run a program of this environment, from a folder with nothing to import by accident."""
         program, *rest = map(str, arguments)

@@ -1,0 +1,3 @@
+"""The packages in here are strangers': their tests run where they are installed."""
+
+collect_ignore = ["additive"]
