@@ -52,7 +52,8 @@ def scaled_by_heads_causal(q, k, v):
 
 
 def base_two(q, k, v):
-    odds = torch.exp2(_scores(q, k))
+    scores = _scores(q, k)
+    odds = torch.exp2(scores - scores.amax(-1, keepdim=True))
     return odds / odds.sum(-1, keepdim=True) @ v
 
 

@@ -91,6 +91,9 @@ def _consistent(target: str | None, every: bool, door: str | None, flags: list[s
     if every == (target is not None):
         raise ConfigError("check: expected one name, file.py:thing with --as sdpa, or --all")
     if door is None and target is not None and ".py" in target:
+        from polyattn.testing.door_load import look_for
+
+        look_for(target)
         raise ConfigError(
             f"check {target}: how is it called? Add --as sdpa for a function of (q, k, v)"
         )
@@ -130,7 +133,7 @@ class Report:
         """Say what is known before the first check."""
         self.notes = tuple(notes)
         for note in self.notes:
-            self.say(f"  found out: {note}")
+            self.say(f"  {note}" if note.startswith("asked for") else f"  found out: {note}")
 
     def run(
         self, checks: Iterable[Check], limit: float | None = None, extended: bool = False
@@ -203,7 +206,14 @@ class Report:
 
 def _line(name: str, results: list[Result]) -> str:
     """One property: ``passed   check_matches_reference (14)``."""
-    for status in ("failed", "error", "unexpectedly passed", "passed", "expected failure"):
+    for status in (
+        "failed",
+        "error",
+        "unexpectedly passed",
+        "does not hold",
+        "passed",
+        "expected failure",
+    ):
         found = [result for result in results if result.status == status]
         if found and status == "passed":
             return f"{status:<12} {name} ({len(found)})"
@@ -232,7 +242,6 @@ def _through_door(
     report: Report, door: str, wishes: Mapping[str, Any], reference: str | None
 ) -> None:
     from polyattn.testing.doors import Wishes, open_door
-    from polyattn.testing.generate import iter_checks
 
     if wishes["true_means"] not in (None, "attend", "mask"):
         raise ConfigError(f"--true-means {wishes['true_means']}: expected attend or mask")
@@ -242,7 +251,5 @@ def _through_door(
     wished = Wishes(**wishes, reference="none" if reference else "softmax")
     opened = open_door(report.name, wished, door=door, patience=PATIENCE)
     report.note(opened.notes)
-    checks = [] if opened.subject is None else list(iter_checks(opened.subject))
-    report.run([*opened.findings, *checks], limit=PATIENCE)
-    if opened.subject is None:
-        report.say("the other checks need an answer to a plain call, and were not run")
+    report.run(opened.checks(), limit=PATIENCE)
+    report.say(f"{report.name}: {opened.verdict(report.results)}")

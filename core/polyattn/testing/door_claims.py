@@ -67,7 +67,7 @@ def _alignment(probe: Probe, calling: Calling, known: Flow | None) -> str:
         )
         probe.say(note)
         return note
-    return ""
+    return "the causal flag is checked at L = S" if flag else ""
 
 
 def _dtypes(probe: Probe, known: Flow | None) -> frozenset[torch.dtype]:

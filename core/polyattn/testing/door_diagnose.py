@@ -39,9 +39,9 @@ def recognised(probe: Probe) -> Cause | None:
         if distance(got, expected) < LOOSE and _holds(cause, other):
             return cause
     for fit in (fitted_scale, fitted_factor, fitted_epsilon):
-        cause = fit(got, sample, TIGHT)
-        if cause is not None:
-            return cause
+        fitted = fit(got, sample, TIGHT)
+        if fitted is not None:
+            return fitted
     return None
 
 
@@ -67,10 +67,10 @@ def _random(probe: Probe, sample: Sample, got: Tensor) -> bool:
 
 def _another(probe: Probe) -> tuple[Sample, Tensor] | None:
     """An answer at other sizes: at some, two causes look the same (1/8 is 1/D where D = 8)."""
-    free = probe.length == 6
-    wanted = [{"heads": 3, "queries": 5, "keys": 5, "width": 12}] if free else []
-    for sizes in (*wanted, {"heads": 3}):
-        sample = probe.sample(**sizes)
+    samples = [probe.sample(heads=3)]
+    if probe.length == 6:
+        samples.insert(0, probe.sample(heads=3, queries=5, keys=5, width=12))
+    for sample in samples:
         got = probe.tried(sample)
         if got is not None:
             return sample, got

@@ -10,6 +10,7 @@ from polyattn.testing.door_function import Flow
 from polyattn.testing.door_layout import LAYOUTS, NATIVE, Layout
 from polyattn.testing.door_probe import Probe, flow_of, sizes_it_takes
 from polyattn.testing.door_reference import LOOSE, distance, softmax_of, triangle
+from polyattn.testing.door_scales import scale_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ def _answered(probe: Probe, layout: Layout, softmax: bool) -> Found | None:
 
 def _at_its_width(probe: Probe, found: Found) -> Found:
     """The same at the width for which its scale is right, where its scale is a constant."""
-    scale = found.cause.scale if found.cause else None
+    scale = scale_of(found.cause.scale if found.cause else None, probe.sample())
     if scale is None or scale <= 0:
         return found
     width = round(scale**-2)

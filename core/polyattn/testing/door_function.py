@@ -16,6 +16,7 @@ from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, Shape
 from polyattn.testing.contained import contained
 from polyattn.testing.door_layout import NATIVE, Form, Layout
+from polyattn.testing.door_scales import scale_of
 from polyattn.testing.loops import elementwise_attention, loop_attention
 from polyattn.testing.settings import settings_restored
 from polyattn.testing.subject import Instance, Subject, softmax_definition
@@ -35,8 +36,9 @@ class Calling:
     """The order of dimensions that it speaks."""
     in_tuple: bool = False
     """The output is the first entry of a tuple."""
-    scale: float | None = None
-    """A wrong scale that is known already; the other checks are made as if it were meant."""
+    scale: float | str | None = None
+    """A wrong scale that is known already, a number or a rule of ``door_scales``; the other checks
+    are made as if it were meant."""
     mask_arg: str | None = None
     mask_form: Form = "full"
     true_attends: bool = True
@@ -147,7 +149,7 @@ class FunctionInstance(Instance):
         mask = sample.mask
         if self.calling.flow == "causal" and mask.prefix is None:
             mask = mask & Mask.causal()
-        scale = self.calling.scale
+        scale = scale_of(self.calling.scale, sample)
         return softmax_definition(sample.masked(mask), scale=scale, pattern=None, formula=formula)
 
     def _keywords(self, sample: Sample) -> dict[str, Any]:

@@ -48,10 +48,10 @@ class Layout:
         if self.alone:
             return self._one_by_one(function, tensors, keywords)
         handed = [self._lowered(x) for x in tensors]
-        versions = [x._version for x in handed]
+        versions = [_writes(x) for x in handed]
         got = function(*handed, **keywords)
         for given, lowered, version in zip(tensors, handed, versions, strict=True):
-            if lowered._version != version and lowered.data_ptr() != given.data_ptr():
+            if _writes(lowered) != version and lowered.data_ptr() != given.data_ptr():
                 # It wrote to its argument: that must be seen in what the caller holds.
                 with torch.no_grad():
                     given.copy_(self._raised(lowered, given))
@@ -104,6 +104,11 @@ class Layout:
             outs.append(got)
         out = torch.stack(outs) if outs else q.new_zeros(*q.shape[:-1], v.shape[-1])
         return out.reshape(*tensors[0].shape[:2], *out.shape[1:])
+
+
+def _writes(x: Tensor) -> int:
+    """How often a tensor was written to. Those of inference mode do not count."""
+    return 0 if x.is_inference() else x._version
 
 
 NATIVE = Layout("(B, H, L, D)", (0, 1, 2, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import importlib.util
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -31,6 +32,7 @@ class Loaded:
     name: str
     make: Callable[[], Function] | None
     problem: str = ""
+    stage: Literal["loading", "making"] = "loading"
 
 
 def load_thing(target: str, patience: float | None = None) -> Loaded:
@@ -40,9 +42,7 @@ def load_thing(target: str, patience: float | None = None) -> Loaded:
 
     Raises: ConfigError where there is no such file, module or name, or the file is no Python.
     """
-    place, _, name = target.rpartition(":")
-    if not place or not name:
-        raise ConfigError(f"{target!r}: expected file.py:thing or package.module:thing")
+    place, name = _split(target)
     path = Path(place)
     if place.endswith(".py") and not path.is_file():
         raise ConfigError(f"{place}: no such file; expected file.py:{name}")
@@ -66,6 +66,47 @@ def load_thing(target: str, patience: float | None = None) -> Loaded:
     if spoken.getvalue().strip() and not problem:
         problem = f"importing {place} printed {spoken.getvalue().strip().splitlines()[0][:80]!r}"
     return _made(target, thing, problem, patience)
+
+
+def look_for(target: str) -> None:
+    """See that the file or module of ``file.py:thing`` is there, and the name in it; run nothing.
+
+    A name that only running the file would make is given the benefit of the doubt.
+
+    Raises: ConfigError as ``load_thing``.
+    """
+    place, name = _split(target)
+    path = Path(place)
+    if not place.endswith(".py"):
+        return
+    if not path.is_file():
+        raise ConfigError(f"{place}: no such file; expected file.py:{name}")
+    _compiled(path)
+    tree = ast.parse(path.read_bytes())
+    known = [name for statement in tree.body for name in _bound(statement)]
+    first = name.partition(".")[0]
+    if known and first not in known and "*" not in known:
+        hint = suggestion(first, known) or f"; it has {', '.join(known[:8])}"
+        raise ConfigError(f"{place}: no {first!r} in it{hint}")
+
+
+def _bound(statement: ast.stmt) -> list[str]:
+    """The names that one statement at the top of a file gives a meaning; * for any."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [(x.asname or x.name).partition(".")[0] for x in statement.names]
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return [x.id for x in ast.walk(statement) if isinstance(x, ast.Name)]
+    # Inside if, for, try and with, names may come from anywhere.
+    return [] if isinstance(statement, ast.Expr) else ["*"]
+
+
+def _split(target: str) -> tuple[str, str]:
+    place, _, name = target.rpartition(":")
+    if not place or not name:
+        raise ConfigError(f"{target!r}: expected file.py:thing or package.module:thing")
+    return place, name
 
 
 def _module(place: str, path: Path) -> ModuleType:
@@ -137,14 +178,29 @@ def _made(target: str, thing: Any, problem: str, patience: float | None) -> Load
             made = thing()
     except TimeUp as error:
         told = f"{target}() without arguments: {error}"
-        return Loaded(target, None, "; ".join(filter(None, (problem, told))))
+        return _not_made(target, problem, told)
     except Exception as error:
         told = f"{target}() without arguments raised {type(error).__name__}: {error}"
-        return Loaded(target, None, "; ".join(filter(None, (problem, told))))
+        if inspect.isclass(thing):
+            told += f"; {_way_in(target)}"
+        return _not_made(target, problem, told)
     if not callable(made):
         told = f"{target}() gave a {type(made).__name__}, expected a function of (q, k, v)"
-        return Loaded(target, None, "; ".join(filter(None, (problem, told))))
+        return _not_made(target, problem, told)
     return Loaded(target, thing, problem)
+
+
+def _not_made(target: str, problem: str, told: str) -> Loaded:
+    return Loaded(target, None, "; ".join(filter(None, (problem, told))), "making")
+
+
+def _way_in(target: str) -> str:
+    """How to hand over an instance of a class that needs arguments."""
+    place, name = _split(target)
+    return (
+        f"hand over an instance: write `attend = {name}(...)` at the top of {place}, and check "
+        f"{place}:attend"
+    )
 
 
 def _takes_nothing(thing: Any) -> bool:

@@ -178,7 +178,7 @@ def _filled_with(trials: list[Trial]) -> Cause | None:
 
 def _fill(sample: Sample, keep: Tensor, value: float, added: bool) -> Tensor:
     wide = sample.to(torch.float64)
-    logits = wide.q @ wide.k.mT * sample.q.shape[3] ** -0.5
+    logits = wide.q @ wide.k.mT / math.sqrt(sample.q.shape[3])
     shut = logits - value * ~keep if added else logits.masked_fill(~keep, -value)
     return shut.softmax(-1) @ wide.v
 
@@ -268,8 +268,8 @@ def grouped_cause(probe: Probe) -> Cause | None:
     return None
 
 
-def overflow_cause(probe: Probe, flow: Flow) -> Cause | None:
-    """Whether large logits break a softmax that is right for small ones."""
+def overflow_cause(probe: Probe, flow: Flow, scale: float | None = None) -> Cause | None:
+    """Whether large logits break a softmax that is right, with this scale, for small ones."""
     base = probe.sample()
     keep = triangle(*base.lengths) if flow == "causal" else None
     length = base.lengths[0]
@@ -286,10 +286,11 @@ def overflow_cause(probe: Probe, flow: Flow) -> Cause | None:
         # A number that all logits of a row share changes nothing in a softmax.
         q, k = base.q.clone(), base.k.clone()
         k[..., 0] = 6.0
-        q[..., 0] = 35.0 * q.shape[3] ** 0.5 * signs
+        q[..., 0] = 35.0 / (scale or q.shape[3] ** -0.5) * signs
         sample = base.having(q=q, k=k)
         got = probe.tried(sample)
-        if got is not None and distance(got, softmax_of(sample, keep)) > 1e-2:
+        right = softmax_of(sample, keep, scale=scale)
+        if got is not None and distance(got, right) > 1e-2:
             told = "at logits beyond 200 the output is NaN or far off, in float32"
             return Cause(name=name, write=f"{SOFTMAX_SAFE}\n{OUT}", seen=told)
     return None

@@ -146,7 +146,7 @@ def _closes(probe: Probe, name: str, form: Form, meaning: Meaning) -> bool:
 
 def adds_floats(probe: Probe, calling: Calling, flow: Flow | None) -> bool:
     """Whether a float mask is added to the logits, or ought to be: see the reasons below."""
-    if calling.mask_arg is None or calling.mask_form != "full" or flow is None:
+    if calling.mask_arg is None or calling.mask_form != "full" or calling.as_ones or flow is None:
         return False
     sample = probe.sample()
     batch, heads, length, _ = sample.q.shape

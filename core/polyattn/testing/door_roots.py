@@ -31,7 +31,6 @@ MANNERS = frozenset(
         "check_global_state_untouched",
         "check_eval_deterministic_and_rng_neutral",
         "check_inputs_not_mutated",
-        "check_call_is_stateless",
         "check_noncontiguous",
         "check_state_dict_roundtrip",
     }
@@ -46,6 +45,8 @@ class Root:
 
     check: Check
     explains: Callable[[str], bool]
+    told: str
+    """Its cause in one line."""
 
 
 def failing(
@@ -58,12 +59,22 @@ def failing(
             raise DoorFailure(name, property, seen)
         raise KnownFailure(name, property, seen, cause)
 
-    return dataclasses.replace(planned(fail), id=f"{name}[{label}]")
+    return dataclasses.replace(planned(fail), id=f"{name}[{label}]" if label else name)
 
 
 def explains_values(check: str) -> bool:
     """A wrong formula: everything but manners."""
     return check.partition("[")[0] not in MANNERS
+
+
+def explains_all(check: str) -> bool:
+    """Random numbers in the output."""
+    return check.partition("[")[0] not in ("check_thing_loads", "check_output_shape_dtype_device")
+
+
+def explains_nothing(check: str) -> bool:
+    """What the other checks allow for."""
+    return False
 
 
 def explains_masks(check: str) -> bool:
@@ -115,21 +126,28 @@ DENOMINATOR = Property(
 )
 
 
+OF_LOUDNESS = (
+    "check_rows_sum_to_one",
+    "check_batch_independence",
+    "check_head_independence_and_order",
+    "check_key_order",
+    "check_masked_logits_cannot_win",
+)
+OF_EMPTY_ROWS = (
+    "check_fully_masked_rows",
+    "check_padding_equals_truncation",
+    "check_causal_with_padding",
+    "check_batch_independence",
+    "check_no_uninitialised_output",
+)
+
+
 def causes_of(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Root]:
     """What is wrong beside the formula itself, which is known to be right."""
     cause = _epsilon(probe, flow)
     if cause is not None:
         yield _root(probe, "check_rows_sum_to_one", "softmax", DENOMINATOR, cause, explains_values)
-    cause = overflow_cause(probe, flow)
-    if cause is not None:
-        yield _root(
-            probe,
-            "check_matches_reference",
-            "large logits",
-            LOUD,
-            cause,
-            explains("check_rows_sum_to_one", "check_batch_independence", "check_key_order"),
-        )
+    yield from loud_roots(probe, flow)
     if calling.causal_flag is not None:
         cause = flag_cause(probe, calling.causal_flag)
         if cause is not None:
@@ -146,6 +164,14 @@ def causes_of(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Root]:
     if cause is not None:
         name = "check_gqa_equals_repeated_kv"
         yield _root(probe, name, "4over2", HEADS, cause, explains(name))
+
+
+def loud_roots(probe: Probe, flow: Flow, scale: float | None = None) -> Iterator[Root]:
+    """What large logits break, where all else is right with this scale."""
+    cause = overflow_cause(probe, flow, scale)
+    if cause is not None:
+        name, follows = "check_matches_reference", explains(*OF_LOUDNESS)
+        yield _root(probe, name, "large logits", LOUD, cause, follows)
 
 
 def _mask_roots(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Root]:
@@ -169,7 +195,7 @@ def _mask_roots(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Root]:
     cause = empty_row_cause(probe, calling, flow)
     if cause is not None:
         name = "check_fully_masked_rows"
-        yield _root(probe, name, label, EMPTY_ROWS, cause, explains(name))
+        yield _root(probe, name, label, EMPTY_ROWS, cause, explains(*OF_EMPTY_ROWS))
 
 
 def _root(
@@ -181,7 +207,7 @@ def _root(
     follows: Callable[[str], bool],
 ) -> Root:
     seen = Seen(what=f"{cause.name} ({cause.seen})", given=probe.sample().describe())
-    return Root(failing(name, label, property, seen, cause), follows)
+    return Root(failing(name, label, property, seen, cause), follows, cause.name)
 
 
 def _epsilon(probe: Probe, flow: Flow) -> Cause | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from polyattn.testing.cases import Sample
 from polyattn.testing.door_causes import Cause
 from polyattn.testing.door_reference import distance, softmax_of, triangle
+from polyattn.testing.door_scales import named_scales
 
 SCORES = "scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])"
 CAUSAL = (
@@ -38,33 +39,9 @@ def candidates(sample: Sample) -> Iterator[Candidate]:
 
 
 def _scales(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
-    for told, scale in _named_scales(sample).items():
-        cause = Cause(name=told, write=SCORES, scale=scale)
+    for told, scale in named_scales(sample).items():
+        cause = Cause(name=told, write=SCORES, scale=told)
         yield cause, softmax_of(sample, keep, scale=scale)
-
-
-def _named_scales(sample: Sample) -> dict[str, float]:
-    (_, heads, length, width), keys = sample.q.shape, sample.k.shape[2]
-    usual = width**-0.5
-    return {
-        "the logits are not scaled: 1/sqrt(D) is missing": 1.0,
-        "the logits are scaled by 1/D, not by 1/sqrt(D): scaled twice, or a sqrt is missing": (
-            1 / width
-        ),
-        "the logits are multiplied by sqrt(D) where they should be divided": width**0.5,
-        "the logits are scaled by the width of the model, 1/sqrt(H D), not by that of a head": (
-            usual * heads**-0.5
-        ),
-        "the logits are scaled by 1/sqrt(H), the number of heads: another dimension is read": (
-            heads**-0.5
-        ),
-        "the logits are scaled by 1/sqrt(L), the length: another dimension is read": length**-0.5,
-        "the logits are scaled by 1/sqrt(S), the length: another dimension is read": keys**-0.5,
-        "the softmax has base 2: 2**x without the factor log2(e)": usual * math.log(2),
-        "the logits are multiplied by log2(e), and the softmax has base e": usual / math.log(2),
-        "the logits are scaled by 1/(2 sqrt(D))": usual / 2,
-        "the sign of the logits is inverted": -usual,
-    }
 
 
 def fitted_scale(got: Tensor, sample: Sample, tolerance: float) -> Cause | None:
@@ -88,7 +65,15 @@ def fitted_scale(got: Tensor, sample: Sample, tolerance: float) -> Cause | None:
     told = (
         f"the logits are scaled by {scale:.5g}, {scale / usual:.4g} times 1/sqrt(D) = {usual:.5g}"
     )
-    return Cause(name=told, write=SCORES, scale=scale)
+    return Cause(name=told, write=SCORES, scale=_as_written(scale))
+
+
+def _as_written(scale: float) -> float | None:
+    """The number that was meant, where it is n, 1/n or 1/sqrt(n): exact, as a search is not."""
+    for number in (round(scale, 4), 1 / round(1 / scale, 3), round(scale**-2) ** -0.5):
+        if abs(number - scale) < 1e-5 * scale:
+            return number
+    return None
 
 
 def _patterns(sample: Sample) -> Iterator[Candidate]:
@@ -113,7 +98,7 @@ def _patterns(sample: Sample) -> Iterator[Candidate]:
 
 def _filled(sample: Sample, keep: Tensor) -> Tensor:
     wide = sample.to(torch.float64)
-    logits = wide.q @ wide.k.mT * wide.q.shape[3] ** -0.5
+    logits = wide.q @ wide.k.mT / math.sqrt(sample.q.shape[3])
     return logits.masked_fill(~keep, -1e12).softmax(-1) @ wide.v
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -18,20 +18,32 @@ import torch
 from polyattn.errors import ConfigError
 from polyattn.testing import door_probe as trying
 from polyattn.testing.contained import TimeUp, contained, limited
-from polyattn.testing.door_causes import Cause
+from polyattn.testing.door_causes import Cause, with_flags
 from polyattn.testing.door_claims import claim
-from polyattn.testing.door_diagnose import nearest
+from polyattn.testing.door_diagnose import RANDOM, nearest
 from polyattn.testing.door_find import Found, find_layout, keeps_its_width
 from polyattn.testing.door_function import Calling, Flow, Function, FunctionSubject
 from polyattn.testing.door_load import load_thing
 from polyattn.testing.door_masks import adds_floats, find_mask
 from polyattn.testing.door_probe import Probe
 from polyattn.testing.door_reference import LOOSE, softmax_of, triangle
-from polyattn.testing.door_roots import Root, causes_of, explains_masks, explains_values, failing
+from polyattn.testing.door_roots import (
+    Root,
+    causes_of,
+    explains_all,
+    explains_masks,
+    explains_nothing,
+    explains_values,
+    failing,
+    loud_roots,
+)
+from polyattn.testing.door_scales import scale_of
 from polyattn.testing.door_shape import misplaced
 from polyattn.testing.door_signatures import CAUSAL
+from polyattn.testing.door_verdict import verdict
+from polyattn.testing.generate import iter_checks
 from polyattn.testing.planned import Check
-from polyattn.testing.results import CheckFailure, Property, Seen
+from polyattn.testing.results import CheckFailure, Property, Result, Seen
 
 DOORS = ("sdpa",)
 
@@ -59,10 +71,33 @@ class Door:
     roots: tuple[Root, ...] = ()
     """The findings from which other failures follow."""
 
+    def checks(self) -> Iterator[Check]:
+        """The findings, then the checks of the subject, in the order in which they tell most."""
+        yield from self.findings
+        if self.subject is not None:
+            yield from map(with_flags, iter_checks(self.subject))
+
+    def follows(self, check: str) -> str:
+        """The id of the finding from which a failure of this check follows; empty if none."""
+        if any(check == found.id for found in self.findings):
+            return ""
+        return next((root.check.id for root in self.roots if root.explains(check)), "")
+
+    def verdict(self, results: Sequence[Result]) -> str:
+        """What it is, in one line: right and for what, or what to mend first."""
+        return verdict(self.subject, self.roots, results)
+
 
 LOADS = Property(
     meaning="The file can be imported, and changes nothing and prints nothing when it is.",
     causes=("a missing import", "code that runs at the top of the file"),
+)
+MAKES = Property(
+    meaning="A class, or a function of no arguments, gives something that can be called.",
+    causes=(
+        "arguments that must be given: hand over an instance",
+        "a class that has no __call__ and no forward",
+    ),
 )
 ANSWERS = Property(
     meaning="A plain call with q, k, v of shape (B, H, N, D) in float32 gives such a tensor.",
@@ -101,7 +136,8 @@ def open_door(
     loaded = load_thing(target, patience)
     findings = []
     if loaded.problem:
-        findings.append(failing("check_thing_loads", "", LOADS, Seen(what=loaded.problem)))
+        property = LOADS if loaded.stage == "loading" else MAKES
+        findings.append(failing("check_thing_loads", "", property, Seen(what=loaded.problem)))
     if loaded.make is None:
         return Door(None, tuple(findings), ())
     opened = door_of(loaded.name, loaded.make, wishes, patience)
@@ -168,6 +204,8 @@ def _walked_through(
     right = matched == flow
     roots: list[Root] = []
     scale = None
+    for note in _asked_for(wishes):
+        probe.say(note)
     if wishes.reference != "none" and not right:
         roots.append(_no_softmax(probe, found, flow))
         scale = found.cause.scale if found.cause else None
@@ -179,6 +217,9 @@ def _walked_through(
         scale=scale,
         causal_flag=trying.causal_flag(probe, flow),
     )
+    number = scale_of(scale, probe.sample())
+    if number is not None and number > 0:
+        roots += loud_roots(probe, flow, number)
     calling, known = _masks(probe, calling, wishes, flow if right else None, roots)
     subject = FunctionSubject(name, make, calling)
     subject.has_definition = subject.sees_all = right or scale is not None
@@ -208,7 +249,12 @@ def _no_softmax(probe: Probe, found: Found, flow: Flow) -> Root:
         what = f"neither full nor causal softmax attention: {nearest(probe)}"
     seen = _worst(probe, flow, what)
     check = failing("check_matches_reference", "softmax", IS_SOFTMAX, seen, cause)
-    return Root(check, explains_values)
+    explains = explains_values
+    if cause is not None and cause.scale is not None:
+        explains = explains_nothing
+    elif cause is RANDOM:
+        explains = explains_all
+    return Root(check, explains, what if cause is None else cause.name)
 
 
 def _worst(probe: Probe, flow: Flow, what: str) -> Seen:
@@ -237,11 +283,24 @@ def _masks(
         calling = find_mask(probe, calling, name=wishes.mask_arg, true_means=wishes.true_means)
     except CheckFailure as failure:
         check = failing(failure.check, "mask argument", failure.property, failure.seen)
-        roots.append(Root(check, explains_masks))
+        roots.append(Root(check, explains_masks, failure.seen.what))
     calling = dataclasses.replace(calling, adds_floats=adds_floats(probe, calling, known))
     if known is not None:
         roots += causes_of(probe, calling, known)
     return calling, known
+
+
+def _asked_for(wishes: Wishes) -> Iterator[str]:
+    """What was said, and is not found out."""
+    if wishes.causal:
+        yield "asked for: causal (--causal)"
+    if wishes.mask_arg:
+        yield f"asked for: masks go to {wishes.mask_arg} (--mask-arg)"
+    if wishes.true_means:
+        meant = "is masked" if wishes.true_means == "mask" else "may attend"
+        yield f"asked for: True {meant} (--true-means {wishes.true_means})"
+    if wishes.reference == "none":
+        yield "asked for: no reference (--reference none)"
 
 
 def _in_tuple(probe: Probe) -> bool:
@@ -256,7 +315,6 @@ def _in_tuple(probe: Probe) -> bool:
 
 def _flow(probe: Probe, matched: Flow | None, wishes: Wishes) -> Flow:
     if wishes.causal:
-        probe.say("asked for: causal (--causal)")
         return "causal"
     if matched is not None:
         probe.say(f"it matches {matched} softmax attention")
