@@ -1,0 +1,124 @@
+"""What became of the mutants, as it is committed: one line each, and the score that follows.
+
+A record counts while the code of its file is what it was (``digest``); comments and docstrings
+may change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from tests.mutants.mutate import Mutant, digest, files, mutants
+
+HERE = Path(__file__).parent
+OUTCOMES = HERE / "outcomes.jsonl"
+EQUIVALENT = HERE / "equivalent.yaml"
+SAMPLED = 100
+ONE_IN = {"dropped_argument": 6, "swapped_arguments": 6}
+"""Of these there are many, most of which raise at once: one in so many is made, of others one in
+two."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The outcome of one mutant. ``extended``: the checks that take seconds have run as well."""
+
+    id: str
+    outcome: str
+    by: str
+    digest: str
+    extended: bool = False
+
+
+def read_records(path: Path = OUTCOMES) -> dict[str, Record]:
+    """Every record by its mutant; a later line replaces an earlier one."""
+    if not path.exists():
+        return {}
+    records = (Record(**json.loads(line)) for line in path.read_text().splitlines())
+    return {record.id: record for record in records}
+
+
+def line_of(record: Record) -> str:
+    return json.dumps(dataclasses.asdict(record)) + "\n"
+
+
+def current() -> dict[str, str]:
+    """The digest of each file, by its name."""
+    return {path.name: digest(path) for path in files()}
+
+
+def stale(records: Iterable[Record]) -> set[str]:
+    """The files that have changed since they were mutated."""
+    now = current()
+    return {name for r in records if now.get(name := file_of(r.id)) != r.digest}
+
+
+def file_of(id: str) -> str:
+    return id.partition(":")[0]
+
+
+def operator_of(id: str) -> str:
+    return id.split(":")[2]
+
+
+def chosen(every: Iterable[Mutant]) -> list[Mutant]:
+    """The mutants that are made: drawn by their ids, so that each stays in or out for good."""
+    return [m for m in every if _draw("made", m.id) % ONE_IN.get(operator_of(m.id), 2) == 0]
+
+
+def sample(records: Iterable[Record]) -> list[Record]:
+    """A hundred of those that were killed or survived, drawn by their ids."""
+    usual = [record for record in records if record.outcome in {"killed", "survived"}]
+    return sorted(usual, key=lambda record: _draw("sampled", record.id))[:SAMPLED]
+
+
+def _draw(salt: str, id: str) -> int:
+    return int(hashlib.sha256(f"{salt} {id}".encode()).hexdigest(), 16)
+
+
+def equivalent() -> dict[str, str]:
+    """Mutants that compute the same, each with its reason."""
+    if not EQUIVALENT.exists():
+        return {}
+    return yaml.safe_load(EQUIVALENT.read_text()) or {}
+
+
+@dataclass(frozen=True)
+class Score:
+    """The figures of some records."""
+
+    made: int
+    stillborn: int
+    killed: int
+    survived: int
+    equivalent: int
+
+    @property
+    def share(self) -> float:
+        """Killed, of those that are neither stillborn nor equivalent."""
+        return self.killed / max(self.killed + self.survived, 1)
+
+
+def score(records: Iterable[Record], same: Mapping[str, str]) -> Score:
+    records = list(records)
+    stillborn = [r for r in records if r.outcome == "stillborn"]
+    lived = [r for r in records if r.outcome == "survived"]
+    spared = [r for r in lived if r.id in same]
+    killed = len(records) - len(stillborn) - len(lived)
+    return Score(
+        len(records) - len(stillborn),
+        len(stillborn),
+        killed,
+        len(lived) - len(spared),
+        len(spared),
+    )
+
+
+def every_mutant() -> dict[str, Mutant]:
+    return {mutant.id: mutant for path in files() for mutant in mutants(path)}
