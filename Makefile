@@ -1,11 +1,12 @@
 # make compare   makes .venv, installs, and compares attention variants on a text that is already here
 # make test      makes .venv if needed, installs, and runs every check and test
+# make mutants   breaks the built-in variants blindly, and counts what the suite notices
 SHELL := /bin/bash
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTHON ?=
 
-.PHONY: install compare check test bench clean
+.PHONY: install compare check test bench mutants clean
 .DEFAULT_GOAL := install
 
 install: $(INSTALLED)
@@ -49,6 +50,11 @@ bench: export MALLOC_MMAP_THRESHOLD_ = 4294967296
 bench: export MALLOC_TRIM_THRESHOLD_ = 4294967296
 bench: $(INSTALLED)
 	$(BIN)/python -m pytest benchmarks --benchmark-only
+
+mutants: export OMP_NUM_THREADS = 1
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutants.run $(ARGS)
+	$(BIN)/python -m tests.mutants.page
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .benchmarks
