@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,11 +81,19 @@ _HOME = {
     "weights": "factory",
 }
 
+_OLD: dict[str, tuple[str, str]] = {}
+"""Names on their way out: the name to use instead, and the version that no longer has the old."""
+
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     """PEP 562: import a public name from its home, so that listing plugins needs no torch."""
+    if name in _OLD:
+        instead, until = _OLD[name]
+        said = f"polyattn.{name} is gone in polyattn {until}; use polyattn.{instead}"
+        warnings.warn(said, DeprecationWarning, stacklevel=2)
+        return __getattr__(instead)
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'polyattn' has no attribute {name!r}")

@@ -21,6 +21,7 @@ import typer
 
 from polyattn.errors import ConfigError, suggestion
 from polyattn.registry import USER, Registry, discover
+from polyattn.spec import API
 
 __all__ = ["new"]
 
@@ -157,6 +158,7 @@ def _files(module: str, kind: str) -> dict[PurePosixPath, str]:
         "version": ".".join(importlib.metadata.version("polyattn").split(".")[:2]),
         "summary": _KINDS[kind].summary,
         "paper": _KINDS[kind].paper,
+        "api": str(API),
     }
     root = importlib.resources.files("polyattn.cli") / "templates"
     files = {}
