@@ -17,7 +17,7 @@ import yaml
 import polyattn
 from polyattn import config, errors, hookspecs, kit, manifest, spec, testing
 from polyattn.cli.app import COMMANDS
-from polyattn.cli.check import Report
+from polyattn.cli.check_report import Report
 from polyattn.testing import checks
 from polyattn.testing.results import Property, Result, Seen, Status
 
