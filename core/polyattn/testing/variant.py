@@ -124,9 +124,12 @@ class VariantInstance(Instance):
         q, k, v = sample.q, sample.k, sample.v
         if not (q.shape[0] and q.shape[2] and k.shape[2]):
             return q.new_zeros(*q.shape[:3], v.shape[3])
+        inputs = sample.inputs
         if self.subject.capabilities.grouped_heads != "native":
-            k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-        return self._module.reference(q, k, v, sample.mask, sample.inputs)
+            heads = q.shape[1]
+            k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+            inputs = {name: repeat_heads(x, heads) for name, x in inputs.items()}
+        return self._module.reference(q, k, v, sample.mask, inputs)
 
     def pattern(self, queries: int, keys: int) -> Tensor | None:
         return self._module.pattern(queries, keys, device=torch.device("cpu"))
