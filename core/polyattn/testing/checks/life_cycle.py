@@ -112,9 +112,9 @@ def check_deepcopy_pickle_after_forward(subject: VariantSubject, how: str) -> No
     shape = subject.fit(SQUARE)
     sample, instance = subject.draw(shape), subject.at(shape)
     module, given = module_of(instance), f"{sample.describe()}, {how}"
+    before = instance(sample).detach()
     if subject.backward:
         instance.run(sample)
-    before = instance(sample).detach()
     with blaming(given):
         twin = COPIES[how](module)
     told = "the output of the copy, against the original"
