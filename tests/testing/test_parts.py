@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.testing import broken_masks, broken_positions, broken_states
+from tests.testing.test_cli_check import polyattn
 
+from polyattn.cli import check
 from polyattn.errors import UnknownName
 from polyattn.mask import Mask
 from polyattn.testing import (
@@ -69,3 +71,16 @@ def test_the_seeds_draw_every_kind_of_part() -> None:
 def test_an_unknown_part_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownName, match=r"'core/rop', did you mean 'core/rope'"):
         checks_of_part("core/rop")
+
+
+def test_a_part_is_checked_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert polyattn(monkeypatch, "check", "core/alibi") == 0
+    assert "passed       check_alibi_slopes (16)" in capsys.readouterr().out
+    assert polyattn(monkeypatch, "check", "core/albi") == 2
+    assert "did you mean 'core/alibi'?" in capsys.readouterr().err
+
+
+def test_all_means_the_parts_too() -> None:
+    assert set(PARTS_OF_THE_FRAMEWORK) < set(check._names(None))

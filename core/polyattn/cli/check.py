@@ -17,7 +17,9 @@ PATIENCE = 30.0
 
 Target = Annotated[
     str | None,
-    typer.Argument(help="A variant, operation or preset; with --as: file.py:thing, as it is."),
+    typer.Argument(
+        help="A variant, operation, preset or core/rope; with --as: file.py:thing, as it is."
+    ),
 ]
 
 
@@ -99,15 +101,22 @@ def _names(target: str | None) -> Sequence[str]:
     if target is not None:
         return [target]
     from polyattn.registry import discover
+    from polyattn.testing.parts import PARTS_OF_THE_FRAMEWORK
 
     registry = discover()
-    return [*registry.operations, *registry.variants]
+    return [*registry.operations, *registry.variants, *PARTS_OF_THE_FRAMEWORK]
 
 
 def _registered(report: Report, extended: bool, *, among_others: bool) -> None:
+    from polyattn.testing.parts import checks_of_part, is_part
     from polyattn.testing.runner import checks_of
     from polyattn.testing.variant import subjects_of
 
+    if is_part(report.name):
+        checks = checks_of_part(report.name)
+        report.begin()
+        report.run(checks, extended=extended)
+        return
     try:
         subjects = subjects_of(report.name)
     except PolyattnError as error:
