@@ -54,6 +54,10 @@ def not_sizes(given: object) -> str:
     )
 
 
+def _shown(config: Options) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in config)
+
+
 class SequenceAttention(Admission):
     """Base class of every variant over sequences: ``variant(q, k, v, mask, inputs)``.
 
@@ -187,6 +191,10 @@ class SequenceAttention(Admission):
 
     # What an author may use
 
+    def extra_repr(self) -> str:
+        """The options, as ``repr`` of the module shows them."""
+        return _shown(self.config)
+
     def require_sizes(self) -> Sizes:
         """The sizes. Raises: ConfigError where none were given."""
         if self.sizes is None:
@@ -314,6 +322,10 @@ class FeatureMapAttention(nn.Module):
     def examples(cls) -> tuple[Any, ...]:
         """At least one valid config."""
         return (cls.Config(),)
+
+    def extra_repr(self) -> str:
+        """The options, as ``repr`` of the module shows them."""
+        return _shown(self.config)
 
     @property
     def label(self) -> str:

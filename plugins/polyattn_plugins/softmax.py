@@ -109,15 +109,18 @@ class Sdpa(SequenceAttention):
         if mask.is_full:
             if not (p or grouped or self._scale):
                 # Keywords alone are a fifteenth of the time of a small call.
-                return scaled_dot_product_attention(q, k, v)
+                out = scaled_dot_product_attention(q, k, v)
+                return out if out.dtype is q.dtype else out.to(q.dtype)  # Under autocast.
             attn_mask, is_causal = None, False
         else:
             attn_mask, is_causal = _lowered(mask, q, k)
         if grouped:
-            return scaled_dot_product_attention(
+            out = scaled_dot_product_attention(
                 q, k, v, attn_mask, p, is_causal, scale=self._scale, enable_gqa=True
             )
-        return scaled_dot_product_attention(q, k, v, attn_mask, p, is_causal, scale=self._scale)
+        else:
+            out = scaled_dot_product_attention(q, k, v, attn_mask, p, is_causal, scale=self._scale)
+        return out if out.dtype is q.dtype else out.to(q.dtype)
 
 
 class Flash(SequenceAttention):

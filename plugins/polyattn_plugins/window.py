@@ -213,4 +213,5 @@ def _last(keys: int, k: Tensor, v: Tensor, mask: Mask) -> tuple[Tensor, Tensor, 
 def _over_all(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
     # A comparison of two dynamic sizes is a symbol, which export rejects as a flag.
     grouped = True if q.shape[1] != k.shape[1] else False  # noqa: SIM210
-    return scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
+    out = scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
+    return out if out.dtype is q.dtype else out.to(q.dtype)  # Under autocast.
