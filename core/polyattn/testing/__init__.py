@@ -1,49 +1,78 @@
 """The conformance suite: what every attention must do, as checks that explain their failures.
 
 ``check_variant(name)`` runs it over a registered variant and gives results as data;
-``polyattn check`` prints them, and its doors take code that has never heard of polyattn.
-``position_checks``, ``mask_checks`` and ``state_checks`` are for authors of those.
+``parametrize_with_checks`` makes tests of it; ``polyattn check`` prints it, and its doors take code
+that has never heard of polyattn. ``position_checks``, ``mask_checks`` and ``state_checks`` are for
+authors of those. Nothing is imported before it is used: pytest loads a plugin from here.
 """
 
 from __future__ import annotations
 
-from polyattn.testing.generate import iter_checks
-from polyattn.testing.generate_parts import mask_checks, position_checks, state_checks
-from polyattn.testing.mask_meanings import MaskSubject
-from polyattn.testing.parts import PARTS_OF_THE_FRAMEWORK, checks_of_part
-from polyattn.testing.positions import (
-    Counting,
-    DistanceBias,
-    Embedding,
-    PositionSubject,
-    Rotation,
-)
-from polyattn.testing.results import CheckFailure, Property, Result, Seen, Status
-from polyattn.testing.runner import check_variant, run_checks
-from polyattn.testing.state_subjects import StateSubject
-from polyattn.testing.variant import subjects_of, subjects_of_class
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "PARTS_OF_THE_FRAMEWORK",
-    "CheckFailure",
-    "Counting",
-    "DistanceBias",
-    "Embedding",
-    "MaskSubject",
-    "PositionSubject",
-    "Property",
-    "Result",
-    "Rotation",
-    "Seen",
-    "StateSubject",
-    "Status",
-    "check_variant",
-    "checks_of_part",
-    "iter_checks",
-    "mask_checks",
-    "position_checks",
-    "run_checks",
-    "state_checks",
-    "subjects_of",
-    "subjects_of_class",
-]
+if TYPE_CHECKING:
+    from polyattn.testing.generate import iter_checks as iter_checks
+    from polyattn.testing.generate_parts import mask_checks as mask_checks
+    from polyattn.testing.generate_parts import position_checks as position_checks
+    from polyattn.testing.generate_parts import state_checks as state_checks
+    from polyattn.testing.mask_meanings import MaskSubject as MaskSubject
+    from polyattn.testing.parametrize import parametrize_with_checks as parametrize_with_checks
+    from polyattn.testing.parts import PARTS_OF_THE_FRAMEWORK as PARTS_OF_THE_FRAMEWORK
+    from polyattn.testing.parts import checks_of_part as checks_of_part
+    from polyattn.testing.positions import Counting as Counting
+    from polyattn.testing.positions import DistanceBias as DistanceBias
+    from polyattn.testing.positions import Embedding as Embedding
+    from polyattn.testing.positions import PositionSubject as PositionSubject
+    from polyattn.testing.positions import Rotation as Rotation
+    from polyattn.testing.results import CheckFailure as CheckFailure
+    from polyattn.testing.results import Property as Property
+    from polyattn.testing.results import Result as Result
+    from polyattn.testing.results import Seen as Seen
+    from polyattn.testing.results import Status as Status
+    from polyattn.testing.runner import check_variant as check_variant
+    from polyattn.testing.runner import run_checks as run_checks
+    from polyattn.testing.state_subjects import StateSubject as StateSubject
+    from polyattn.testing.variant import subjects_of as subjects_of
+    from polyattn.testing.variant import subjects_of_class as subjects_of_class
+
+_HOME = {
+    "CheckFailure": "results",
+    "Counting": "positions",
+    "DistanceBias": "positions",
+    "Embedding": "positions",
+    "MaskSubject": "mask_meanings",
+    "PARTS_OF_THE_FRAMEWORK": "parts",
+    "PositionSubject": "positions",
+    "Property": "results",
+    "Result": "results",
+    "Rotation": "positions",
+    "Seen": "results",
+    "StateSubject": "state_subjects",
+    "Status": "results",
+    "check_variant": "runner",
+    "checks_of_part": "parts",
+    "iter_checks": "generate",
+    "mask_checks": "generate_parts",
+    "parametrize_with_checks": "parametrize",
+    "position_checks": "generate_parts",
+    "run_checks": "runner",
+    "state_checks": "generate_parts",
+    "subjects_of": "variant",
+    "subjects_of_class": "variant",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    """PEP 562: import a public name from its home."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'polyattn.testing' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"polyattn.testing.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
