@@ -108,6 +108,8 @@ def test_a_second_fault_is_found_beside_the_first(tmp_path: Path) -> None:
         ("one_head_masked", "masks go to mask as (B, L, S), where True may attend"),
         ("by_ones", "masks go to attention_mask as (B, S), where True may attend"),
         ("gives_weights", "it gives 2 things: the first is taken for the output"),
+        ("must_have_mask", "it must be given mask: called with mask=None"),
+        ("must_have_tensor", "it must be given mask: an open mask"),
         ("over_eight", "its scale is 0.125 for every width: right for D = 64"),
         ("OwnWidth", "it takes no width of 8"),
     ],

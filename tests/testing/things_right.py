@@ -193,6 +193,17 @@ def gives_weights(q, k, v, attn_mask=None):
     return weights @ v, weights
 
 
+def must_have_mask(q, k, v, mask):
+    """A mask that has no default; None is one."""
+    return gives_weights(q, k, v, mask)[0]
+
+
+def must_have_tensor(q, k, v, mask):
+    """A mask that has no default, and is no None."""
+    assert mask.dtype == torch.bool
+    return gives_weights(q, k, v, mask)[0]
+
+
 def adds_floats(q, k, v, attn_bias=None):
     """A float mask that is added."""
     scores = q @ k.mT * q.shape[-1] ** -0.5
@@ -266,6 +277,8 @@ RIGHT = (
     "scripted",
     "partial",
     "gives_weights",
+    "must_have_mask",
+    "must_have_tensor",
     "adds_floats",
     "by_ones",
     "with_causal_flag",

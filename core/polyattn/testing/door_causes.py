@@ -44,11 +44,22 @@ class KnownFailure(CheckFailure):
 
 
 class DoorFailure(CheckFailure):
-    """A failure of one check of code from elsewhere: what switches it off is a flag, if any."""
+    """A failure of one check of code from elsewhere: what switches it off is a flag, if any.
+
+    follows: the id of the finding that explains it, and its cause; empty where nothing does.
+    """
+
+    def __init__(self, check: str, property: Property, seen: Seen, follows: str = "") -> None:
+        super().__init__(check, property, seen)
+        self.follows = follows
+        self.args = (check, property, seen, follows)
 
     def __str__(self) -> str:
         lines = [f"{self.check}: {self.property.meaning}", "seen:"]
         lines += [f"  {line}" for line in str(self.seen).splitlines()]
+        if self.follows:
+            lines.append(f"follows from: {self.follows}")
+            return "\n".join(lines)
         lines += ["usual causes:", *(f"  - {cause}" for cause in self.property.causes)]
         if self.property.claim:
             lines.append(f"switched off by: {self.property.claim}")
@@ -68,14 +79,18 @@ FLAGS = dict.fromkeys(
 """What the user of a door can say to be spared a check, by its name. The others nothing spares."""
 
 
-def with_flags(check: Check) -> Check:
-    """The check, its failures in the words of a door: nobody here has claims to take back."""
+def with_flags(check: Check, follows: str = "") -> Check:
+    """The check, its failures in the words of a door: nobody here has claims to take back.
+
+    follows: the finding that explains its failure, should it fail.
+    """
 
     def run() -> None:
         try:
             check.run()
         except CheckFailure as failure:
             property = dataclasses.replace(failure.property, claim=FLAGS.get(failure.check))
-            raise DoorFailure(failure.check, property, failure.seen) from failure.__cause__
+            told = DoorFailure(failure.check, property, failure.seen, follows)
+            raise told from failure.__cause__
 
     return dataclasses.replace(check, run=run)

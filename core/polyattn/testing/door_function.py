@@ -47,6 +47,10 @@ class Calling:
     as_ones: bool = False
     """Boolean masks are handed on as floats: 1 may attend, 0 closes."""
     adds_floats: bool = False
+    mask_needed: bool = False
+    """It must be given a mask, open where none is asked for."""
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Keywords that every call has, where it does not say otherwise."""
     causal_flag: str | None = None
     grouped: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     """Keywords to pass where key heads are fewer."""
@@ -72,7 +76,8 @@ class FunctionSubject(Subject):
             function = self.make()
         if isinstance(function, nn.Module):
             # A module at the top of a file is one object, and stays in its dtype.
-            function = copy.deepcopy(function).to(dtype).eval()
+            # It is moved to where it is called, but keeps no hooks: the call itself is moved.
+            function = copy.deepcopy(function).to(self.place.name, dtype).eval()
         return FunctionInstance(self, function)
 
     def fit(self, shape: Shape) -> Shape:
@@ -123,7 +128,8 @@ class FunctionInstance(Instance):
             return self._called(copies, keywords)
 
     def _called(self, tensors: tuple[Tensor, Tensor, Tensor], keywords: dict[str, Any]) -> object:
-        got = self.calling.layout.call(self.function, tensors, keywords)
+        call = self.calling.layout.call
+        got = self.subject.place.call(call, self.function, tensors, keywords)
         return first(got) if self.calling.in_tuple else got
 
     def accepts(self, sample: Sample) -> bool:
@@ -159,7 +165,7 @@ class FunctionInstance(Instance):
             known = self._handed
             if known[1] == sizes:
                 return known[2]
-        keywords = {**self._mask_keywords(sample)}
+        keywords = {**self.calling.given, **self._mask_keywords(sample)}
         if sample.q.shape[1] != sample.k.shape[1]:
             keywords.update(self.calling.grouped)
         self._handed = (sample.mask, sizes, keywords)
@@ -170,7 +176,8 @@ class FunctionInstance(Instance):
         if how.flow == "causal" and not mask.prefix:
             mask = mask.without("causal")
         if mask.is_full:
-            return {}
+            open_ = how.mask_arg is not None and how.mask_needed
+            return {str(how.mask_arg): self._lowered(mask, sample)} if open_ else {}
         if how.causal_flag and mask.parts == {"causal"} and not mask.prefix and _square(sample):
             return {how.causal_flag: True}
         if how.mask_arg is None:

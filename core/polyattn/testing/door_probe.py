@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, normal
 from polyattn.testing.contained import contained, limited
-from polyattn.testing.door_function import Flow, Function, first
-from polyattn.testing.door_layout import NATIVE, Layout
+from polyattn.testing.door_function import Flow, Function, first, form_of
+from polyattn.testing.door_layout import NATIVE, Form, Layout
 from polyattn.testing.door_reference import LOOSE, distance, softmax_of, triangle
 from polyattn.testing.settings import settings, settings_restored
 
@@ -48,6 +48,10 @@ class Probe:
     """Seconds that one call is given."""
     layout: Layout = NATIVE
     """The order of dimensions that is spoken with the function."""
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Keywords that every call has, where it does not say otherwise."""
+    open_mask: tuple[str, Form] | None = None
+    """A mask that every call must have, open everywhere: its name and form."""
 
     def say(self, note: str) -> None:
         """Keep something for the reader."""
@@ -90,7 +94,16 @@ class Probe:
         """One call, after which everything is as it was. Raises what the function raises."""
         with self.guarded():
             copies = (sample.q.clone(), sample.k.clone(), sample.v.clone())
-            return first(self.layout.call(self.function, copies, keywords))
+            return first(self.layout.call(self.function, copies, self.full(sample, keywords)))
+
+    def full(self, sample: Sample, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        """The keywords of a call, with what every call has."""
+        keywords = {**self.given, **keywords}
+        if self.open_mask is not None and self.open_mask[0] not in keywords:
+            name, form = self.open_mask
+            keep = torch.ones(*sample.q.shape[:3], sample.k.shape[2], dtype=torch.bool)
+            keywords[name] = form_of(keep, form, self.layout, sample.q.shape[1])
+        return keywords
 
     def tried(self, sample: Sample, **keywords: Any) -> Tensor | None:
         """The output if there is one of the right shape, else None."""
@@ -139,7 +152,7 @@ def meddles(probe: Probe) -> bool:
     with settings_restored():
         try:
             with limited(probe.patience), contained():
-                probe.layout.call(probe.function, tensors, {})
+                probe.layout.call(probe.function, tensors, probe.full(sample, {}))
         except Exception:
             return True
         after = settings()
@@ -193,6 +206,42 @@ def named(function: Function, names: Sequence[str]) -> Iterator[str]:
             yield name
 
 
+NOTHING: Mapping[str, Any] = {
+    **dict.fromkeys(MASK_NAMES),
+    **dict.fromkeys(("dropout", "scale", "scaling", "softmax_scale")),
+    **dict.fromkeys(("dropout_p", "dropout_rate"), 0.0),
+    **dict.fromkeys((*FLAG_NAMES, "training"), False),
+}
+"""What is given for arguments that must be given, where the suite has nothing to say."""
+
+
+def give_what_it_needs(probe: Probe) -> None:
+    """Find values for arguments beyond q, k and v that have no default."""
+    kinds = inspect.Parameter
+    parameters = list((keywords_of(probe.function) or {}).values())[3:]
+    needed = [
+        x.name
+        for x in parameters
+        if x.default is kinds.empty and x.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    ]
+    if not needed or not all(name in NOTHING for name in needed):
+        return
+    probe.given = {name: NOTHING[name] for name in needed}
+    told = ", ".join(f"{name}={value}" for name, value in probe.given.items())
+    if probe.tried(probe.sample()) is not None:
+        probe.say(f"it must be given {', '.join(needed)}: called with {told}")
+        return
+    masks = [name for name in needed if name in MASK_NAMES]
+    forms: tuple[Form, ...] = ("full", "pairs", "keys")
+    for form in forms if masks else ():
+        probe.given.pop(masks[0], None)
+        probe.open_mask = (masks[0], form)
+        if probe.tried(probe.sample()) is not None:
+            probe.say(f"it must be given {masks[0]}: an open mask, where none is asked for")
+            return
+    probe.given, probe.open_mask = {}, None
+
+
 def causal_flag(probe: Probe, flow: Flow | None) -> str | None:
     """The keyword that makes it causal, where it has one."""
     if flow == "causal":
@@ -233,7 +282,7 @@ def takes_gradients(probe: Probe) -> bool:
     try:
         with probe.guarded():
             tensors = (sample.q * 1, sample.k * 1, sample.v * 1)
-            out = first(probe.layout.call(probe.function, tensors, {}))
+            out = first(probe.layout.call(probe.function, tensors, probe.full(sample, {})))
             torch.autograd.backward(out.sum())
     except Exception as error:
         probe.say(f"no gradients ({type(error).__name__}): the checks of gradients are left out")

@@ -18,7 +18,8 @@ def misplaced(probe: Probe) -> Cause | None:
     sample = probe.sample()
     try:
         with probe.guarded():
-            got = probe.function(sample.q.clone(), sample.k.clone(), sample.v.clone())
+            tensors = (sample.q.clone(), sample.k.clone(), sample.v.clone())
+            got = probe.function(*tensors, **probe.full(sample, {}))
     except Exception:
         return None
     if isinstance(got, Tensor) and got.shape == sample.q.shape:

@@ -75,13 +75,20 @@ class Door:
         """The findings, then the checks of the subject, in the order in which they tell most."""
         yield from self.findings
         if self.subject is not None:
-            yield from map(with_flags, iter_checks(self.subject))
+            for check in iter_checks(self.subject):
+                root = self._root_of(check.id)
+                told = f"{root.check.id}: {root.told}" if root else ""
+                yield with_flags(check, told)
 
     def follows(self, check: str) -> str:
         """The id of the finding from which a failure of this check follows; empty if none."""
         if any(check == found.id for found in self.findings):
             return ""
-        return next((root.check.id for root in self.roots if root.explains(check)), "")
+        root = self._root_of(check)
+        return root.check.id if root else ""
+
+    def _root_of(self, check: str) -> Root | None:
+        return next((root for root in self.roots if root.explains(check)), None)
 
     def verdict(self, results: Sequence[Result]) -> str:
         """What it is, in one line: right and for what, or what to mend first."""
@@ -171,6 +178,7 @@ def _shut(probe: Probe, what: str, cause: Cause | None = None) -> Door:
 def _door_of(name: str, make: Callable[[], Function], probe: Probe, wishes: Wishes) -> Door:
     if isinstance(probe.function, torch.nn.Module):
         probe.function.eval()
+    trying.give_what_it_needs(probe)
     cause = misplaced(probe)
     if cause is not None:
         return _shut(probe, _answer(probe), cause)
@@ -216,6 +224,8 @@ def _walked_through(
         in_tuple=_in_tuple(probe),
         scale=scale,
         causal_flag=trying.causal_flag(probe, flow),
+        given=probe.given,
+        mask_needed=probe.open_mask is not None,
     )
     number = scale_of(scale, probe.sample())
     if number is not None and number > 0:
@@ -306,7 +316,8 @@ def _asked_for(wishes: Wishes) -> Iterator[str]:
 def _in_tuple(probe: Probe) -> bool:
     sample = probe.sample()
     with probe.guarded():
-        got = probe.layout.call(probe.function, (sample.q, sample.k, sample.v), {})
+        tensors = (sample.q.clone(), sample.k.clone(), sample.v.clone())
+        got = probe.layout.call(probe.function, tensors, probe.full(sample, {}))
     if not isinstance(got, tuple | list):
         return False
     probe.say(f"it gives {len(got)} things: the first is taken for the output")
