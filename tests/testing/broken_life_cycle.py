@@ -7,24 +7,10 @@ from typing import Any
 
 import torch
 from tests.testing.correct import SOFTMAX, Plain
+from tests.testing.correct_kinds import Tempered
 from torch import Tensor, nn
 
 from polyattn import Inputs, KeyValueState, Mask, Sizes, State, Support, kit
-
-
-class Tempered(Plain):
-    """Softmax attention with a temperature that is learned: right, and has a parameter."""
-
-    capabilities = dataclasses.replace(SOFTMAX, exactness="own kernel", dropout=True)
-
-    def build(self) -> None:
-        self.temperature = nn.Parameter(1 + torch.rand(()))
-
-    def logits(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().logits(q, k) * self.temperature
-
-    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        return super().reference(q * self.temperature, k, v, mask, inputs)
 
 
 class KeepsItsFirstScale(Tempered):
