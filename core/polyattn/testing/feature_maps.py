@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from polyattn.capabilities import FeatureMapCapabilities
 from polyattn.testing.cases import normal
+from polyattn.testing.devices import CPU, Place
 from polyattn.testing.numerics import (
     compare,
     largest,
@@ -20,7 +21,7 @@ from polyattn.testing.numerics import (
     same_tolerance,
     value_tolerance,
 )
-from polyattn.testing.subject import DEVICE, blaming, fixed_gradient
+from polyattn.testing.subject import blaming, fixed_gradient
 
 
 class FeatureMapSubject(ABC):
@@ -28,6 +29,8 @@ class FeatureMapSubject(ABC):
 
     name: str
     capabilities: FeatureMapCapabilities
+    place: Place = CPU
+    """Where its code runs; the claims are read for this device."""
 
     @abstractmethod
     def build(self, channels: int, dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
@@ -40,7 +43,7 @@ class FeatureMapSubject(ABC):
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
         """What it claims to take."""
-        support = self.capabilities.devices.get(DEVICE)
+        support = self.capabilities.devices.get(self.place.name)
         return frozenset(support.dtypes) if support else frozenset()
 
     @property

@@ -12,13 +12,13 @@ from polyattn.testing.checks.autograd import check_double_backward
 from polyattn.testing.checks.derivatives import check_forward_mode
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
-from polyattn.testing.subject import DEVICE, Subject
+from polyattn.testing.subject import Subject
 from polyattn.testing.variant import VariantSubject
 
 
 def derivative_checks(subject: Subject) -> Iterator[Check]:
     """Forward mode in both directions, and second derivatives under every part of a mask."""
-    support = subject.capabilities.devices.get(DEVICE)
+    support = subject.capabilities.devices.get(subject.place.name)
     if not isinstance(subject, VariantSubject) or support is None:
         return
     if torch.float64 not in subject.dtypes:

@@ -17,7 +17,6 @@ from polyattn.testing.checks.refusals import DTYPES, name_of
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
-from polyattn.testing.subject import DEVICE
 from polyattn.testing.variant import FeatureMapVariant
 
 SIZES: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -69,7 +68,7 @@ def _one(subject: FeatureMapSubject) -> tuple[int, ...]:
 
 
 def _backward(subject: FeatureMapSubject) -> bool:
-    support = subject.capabilities.devices.get(DEVICE)
+    support = subject.capabilities.devices.get(subject.place.name)
     return bool(support and support.backward)
 
 

@@ -20,12 +20,14 @@ from polyattn.errors import Unsupported
 from polyattn.state import State
 from polyattn.testing.cases import Sample, Shape, draw, fit
 from polyattn.testing.contained import contained
+from polyattn.testing.devices import CPU, Place
 from polyattn.testing.loops import elementwise_attention
 from polyattn.testing.masks import learned_of, needed
 from polyattn.testing.numerics import need_shape
 from polyattn.testing.results import Mismatch, Seen
 
-DEVICE = "cpu"
+DEVICE = CPU.name
+"""Where samples, definitions and comparisons are, whatever device the subject's code runs on."""
 
 
 @contextmanager
@@ -201,6 +203,8 @@ class Subject(ABC):
     """Whether it takes tensors for masks, as a function from elsewhere does."""
     notes: tuple[str, ...] = ()
     """What was found out about it, for the reader."""
+    place: Place = CPU
+    """Where its code runs; the claims are read for this device."""
 
     @abstractmethod
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> Instance:
@@ -208,12 +212,12 @@ class Subject(ABC):
 
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
-        support = self.capabilities.devices.get(DEVICE)
+        support = self.capabilities.devices.get(self.place.name)
         return frozenset(support.dtypes) if support else frozenset()
 
     @property
     def backward(self) -> bool:
-        support = self.capabilities.devices.get(DEVICE)
+        support = self.capabilities.devices.get(self.place.name)
         return bool(support and support.backward)
 
     @property

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from polyattn.spec import VariantSpec
 from polyattn.state import State
 from polyattn.testing.cases import RECTANGULAR, Sample, Shape
 from polyattn.testing.contained import contained
+from polyattn.testing.devices import CPU, Place
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.loops import elementwise_attention, loop_attention
 from polyattn.testing.subject import Formula, Instance, Subject, softmax_definition
@@ -41,10 +43,11 @@ def seeded(seed: int) -> Iterator[None]:
 class VariantSubject(Subject):
     """A sequence variant under one of its configs. ``factory`` is its class, as a rule."""
 
-    def __init__(self, name: str, factory: Factory, config: Options) -> None:
+    def __init__(self, name: str, factory: Factory, config: Options, place: Place = CPU) -> None:
         self.name = name
         self.config = config
         self.factory = factory
+        self.place = place
         probe = factory(config, RECTANGULAR.of(value_dim=RECTANGULAR.head_dim).sizes)
         self.capabilities = probe.claims
         self.side_inputs = probe.side_inputs
@@ -60,7 +63,7 @@ class VariantSubject(Subject):
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> VariantInstance:
         with seeded(seed):
             module = self.factory(self.config, sizes)
-        return VariantInstance(self, module.to(dtype).eval())
+        return VariantInstance(self, self.place.settle(module.to(dtype).eval()))
 
     def _least_length(self) -> int:
         """The shortest length that it answers: a specialist leaves what is short to others."""
@@ -95,6 +98,7 @@ class VariantInstance(Instance):
     def __init__(self, subject: VariantSubject, module: SequenceAttention) -> None:
         super().__init__(subject)
         self._module = module
+        self._place = subject.place
 
     def module(self) -> nn.Module:
         return self._module
@@ -106,6 +110,11 @@ class VariantInstance(Instance):
     def widened(self) -> Instance:
         assert isinstance(self.subject, VariantSubject)
         return VariantInstance(self.subject, copy.deepcopy(self._module).double())
+
+    @property
+    def _at_home(self) -> SequenceAttention:
+        """The module where definitions are computed, with the same parameters."""
+        return self._module if self._place.here else copy.deepcopy(self._module).to(CPU.name)
 
     def definition(self, sample: Sample) -> Tensor:
         if self.subject.softmax:
@@ -129,16 +138,18 @@ class VariantInstance(Instance):
             heads = q.shape[1]
             k, v = repeat_heads(k, heads), repeat_heads(v, heads)
             inputs = {name: repeat_heads(x, heads) for name, x in inputs.items()}
-        return self._module.reference(q, k, v, sample.mask, inputs)
+        return self._at_home.reference(q, k, v, sample.mask, inputs)
 
     def pattern(self, queries: int, keys: int) -> Tensor | None:
-        return self._module.pattern(queries, keys, device=torch.device("cpu"))
+        return self._at_home.pattern(queries, keys, device=torch.device(CPU.name))
 
     def new_state(self, batch: int, sizes: Sizes, dtype: torch.dtype) -> State:
-        return self._module.new_state(batch, sizes, dtype=dtype, device="cpu")
+        return self._module.new_state(batch, sizes, dtype=dtype, device=self._place.name)
 
     def extend(self, sample: Sample, state: State) -> tuple[Tensor, State]:
-        return self._module.extend(sample.q, sample.k, sample.v, state, sample.mask, sample.inputs)
+        arguments = (sample.q, sample.k, sample.v, state, sample.mask, sample.inputs)
+        out, state = self._place.call(self._module.extend, *arguments)
+        return out, state
 
     def fallback_of(self, sample: Sample) -> str:
         module, calls = self._module, list[str]()
@@ -179,19 +190,29 @@ def _spied(module: nn.Module, method: str, calls: list[str]) -> Iterator[None]:
 class FeatureMapVariant(FeatureMapSubject):
     """A feature-map variant under one of its configs."""
 
-    def __init__(self, name: str, variant: type[FeatureMapAttention], config: Options) -> None:
+    def __init__(
+        self,
+        name: str,
+        variant: type[FeatureMapAttention],
+        config: Options,
+        place: Place = CPU,
+    ) -> None:
         self.name = name
         self.variant = variant
         self.config = config
+        self.place = place
         self.capabilities = variant.capabilities_for(config)
 
     def build(self, channels: int, dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
         with seeded(seed):
-            return self.variant(self.config, channels).to(dtype).eval()
+            module = self.variant(self.config, channels)
+        return self.place.settle(module.to(dtype).eval())
 
     def definition(self, module: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
         assert isinstance(module, FeatureMapAttention)
-        return module.reference(x, keep)
+        out = self.place.call(module.reference, x, keep)
+        assert isinstance(out, Tensor)
+        return out
 
     def fallback_of(self, module: nn.Module, x: Tensor) -> str:
         """What else than ``attend`` answered this call; empty where nothing did."""
@@ -206,15 +227,26 @@ class FeatureMapVariant(FeatureMapSubject):
 AnySubject = Subject | FeatureMapSubject
 
 
-def subjects_of(name: str) -> Mapping[str, AnySubject]:
+Maker = Callable[[], AnySubject]
+
+
+def subjects_of(name: str, place: Place = CPU) -> Mapping[str, AnySubject]:
     """What there is to check behind a registered name, by a label ("" if there is one).
+
+    Raises: UnknownName, NameClash, Unavailable; whatever building it raises.
+    """
+    return {label: make() for label, make in makers_of(name, place).items()}
+
+
+def makers_of(name: str, place: Place = CPU) -> Mapping[str, Maker]:
+    """The same, each to be built by itself: what the code of one raises is not the others' loss.
 
     Raises: UnknownName, NameClash, Unavailable.
     """
     spec = discover().find(name).spec
     if isinstance(spec, VariantSpec):
         resolve(name)
-        return subjects_of_class(name, load_target(spec.target))
+        return _makers_of_class(name, load_target(spec.target), place)
     blueprint = resolve(name)
 
     def build(config: Options, sizes: Sizes | None) -> SequenceAttention:
@@ -224,19 +256,29 @@ def subjects_of(name: str) -> Mapping[str, AnySubject]:
 
     if blueprint.kind == "feature_map":
         raise ConfigError(f"{name!r} is a preset of a feature map: check the variant it names")
-    return {"": VariantSubject(name, build, blueprint.config)}
+    return {"": partial(VariantSubject, name, build, blueprint.config, place)}
 
 
 def subjects_of_class(
-    name: str, variant: type[SequenceAttention] | type[FeatureMapAttention]
+    name: str,
+    variant: type[SequenceAttention] | type[FeatureMapAttention],
+    place: Place = CPU,
 ) -> Mapping[str, AnySubject]:
     """One subject for each of the variant's ``examples()``, by a label ("" if there is one)."""
+    return {label: make() for label, make in _makers_of_class(name, variant, place).items()}
+
+
+def _makers_of_class(
+    name: str, variant: type[SequenceAttention] | type[FeatureMapAttention], place: Place
+) -> Mapping[str, Maker]:
     examples = variant.examples()
     labels = [_label(config) for config in examples] if len(examples) > 1 else [""]
-    if issubclass(variant, FeatureMapAttention):
-        maps = [FeatureMapVariant(name, variant, config) for config in examples]
-        return dict(zip(labels, maps, strict=True))
-    made = [VariantSubject(name, variant, config) for config in examples]
+    made: list[Maker] = []
+    for config in examples:
+        if issubclass(variant, FeatureMapAttention):
+            made.append(partial(FeatureMapVariant, name, variant, config, place))
+        else:
+            made.append(partial(VariantSubject, name, variant, config, place))
     return dict(zip(labels, made, strict=True))
 
 

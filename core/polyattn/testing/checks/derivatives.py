@@ -43,7 +43,7 @@ def check_forward_mode(subject: Subject, parts: tuple[Part, ...] = (), along: st
         name: normal(*leaves[name].shape, seed=50 + i).to(leaves[name].dtype)
         for i, name in enumerate(chosen)
     }
-    support = subject.capabilities.devices["cpu"]
+    support = subject.capabilities.devices[subject.place.name]
     if not support.forward_ad:
         _refused(instance, sample, tangents, given)
         return
