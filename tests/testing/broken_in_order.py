@@ -134,7 +134,7 @@ class DecodesWithoutOffset(Plain):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         keys = held["k"].shape[2]
         first = torch.ones(q.shape[2], keys, dtype=torch.bool).tril()
         closed = over_all.without("causal") & Mask.dense(first)
@@ -147,7 +147,7 @@ class DecodesWithOneKeyTooFew(Plain):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         keys = held["k"].shape[2]
         if keys > q.shape[2]:
             late = torch.arange(keys) > 0
@@ -167,7 +167,7 @@ class ForgetsPaddingWhileDecoding(Plain):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         if over_all.real is not None and over_all.real.shape[1] > q.shape[2]:
             over_all = over_all.without("padding")
         return self.attend(q, held["k"], held["v"], over_all, inputs), state
@@ -179,7 +179,7 @@ class PaddingOfTheNewestChunkOnly(Plain):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         if over_all.real is not None:
             real = over_all.real.clone()
             real[:, : real.shape[1] - q.shape[2]] = True

@@ -91,7 +91,7 @@ class CausalWhileDecodingOnly(Plain):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         return Plain.attend(self, q, held["k"], held["v"], over_all, inputs), state
 
 
@@ -288,7 +288,7 @@ class CountsOneTokenTooMany(Plain):
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
-        held, over_all, state = state.append({"k": k, "v": v}, mask)
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         keys = held["k"].shape[2]
         ahead = torch.ones(q.shape[2], keys, dtype=torch.bool).tril(keys - q.shape[2] - 1)
         ahead[:, 0] = True
