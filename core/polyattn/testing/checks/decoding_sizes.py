@@ -1,0 +1,166 @@
+"""F. Decoding in every dtype, with one head, with sizes given late; and a causal prefix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from polyattn.capabilities import Part
+from polyattn.errors import ConfigError
+from polyattn.mask import Mask
+from polyattn.state import State
+from polyattn.testing.cases import SQUARE, Sample, Shape, shape_of
+from polyattn.testing.checks.causality import causal_sample
+from polyattn.testing.compare import against_definition, output_tolerance
+from polyattn.testing.masks import combine
+from polyattn.testing.numerics import compare, value_tolerance
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subject import Instance, Subject, blaming
+from polyattn.testing.variant import VariantInstance, VariantSubject, seeded
+
+TOKENS = 120
+"""Long enough for a state that is kept in a half type to lose what it was given first."""
+
+DECODED: dict[str, Shape] = {
+    "one_head": SQUARE.of(heads=1, kv_heads=1),
+    "one_sample_one_head": SQUARE.of(batch=1, heads=1, kv_heads=1),
+    "width_1": SQUARE.of(head_dim=1, value_dim=1),
+    "as_many_heads_as_tokens": SQUARE.of(heads=4, queries=12, keys=12),
+    "more_samples_than_tokens": SQUARE.of(batch=5, queries=3, keys=3),
+}
+"""Sizes at which one axis can be taken for another, or a single one for a single token."""
+
+
+def _decoded(
+    instance: Instance, sample: Sample, state: State, cut: tuple[int, ...]
+) -> tuple[Tensor, State]:
+    """The outputs of a sequence in chunks, the last of which repeats; counts its tokens."""
+    outs: list[Tensor] = []
+    start, total = 0, sample.lengths[1]
+    sample = sample.masked(sample.mask.without("causal"))
+    while start < total:
+        stop = min(start + cut[min(len(outs), len(cut) - 1)], total)
+        given = f"{sample.describe()}, positions {start} to {stop}"
+        with blaming(given):
+            out, state = instance.extend(sample.positions(slice(start, stop)), state)
+        if state.length != stop:
+            what = f"the state's length is {state.length} after {stop} tokens"
+            raise Mismatch(Seen(what=what, given=given))
+        outs.append(out)
+        start = stop
+    return torch.cat(outs, dim=2), state
+
+
+def _start(instance: Instance, sample: Sample) -> State:
+    with blaming(f"new_state for {sample.describe()}"):
+        return instance.new_state(sample.q.shape[0], shape_of(sample).sizes, sample.dtype)
+
+
+@proves(
+    "Decoding keeps the dtype of the tokens, and its error is at most thrice that of one plain "
+    "call in that dtype, plus two roundings.",
+    causes=(
+        "a state summed in a half type",
+        "tokens and state of two dtypes in one product",
+        "an output left in the dtype of the state",
+    ),
+    claim="state, devices (dtypes)",
+)
+def check_decode_low_precision(subject: Subject, dtype: torch.dtype, cut: int) -> None:
+    shape = subject.fit(SQUARE.of(queries=TOKENS, keys=TOKENS, batch=1))
+    sample = causal_sample(subject, shape).to(dtype)
+    instance = subject.at(shape, dtype=dtype)
+    given = f"{sample.describe()}, in chunks of {cut}"
+    with torch.no_grad():
+        got, _ = _decoded(instance, sample, _start(instance, sample), (cut,))
+        if got.dtype != dtype:
+            what = f"the output of decoding is {got.dtype}, expected {dtype}"
+            raise Mismatch(Seen(what=what, given=given))
+        want = instance.widened().definition(sample.to(torch.float64))
+        plain = instance.definition(sample)
+    compare(
+        "the output of decoding",
+        got,
+        want,
+        tolerance=value_tolerance(want, plain, dtype),
+        given=given,
+    )
+
+
+@proves(
+    "Decoding works for one head, one sample and a width of one, and a state counts its tokens.",
+    causes=(
+        "the number of heads taken for the number of tokens",
+        "squeeze() where a size is 1 by chance",
+        "a path for single tokens that is taken for single heads",
+    ),
+    claim="state",
+)
+def check_decode_degenerate_sizes(subject: Subject, case: str) -> None:
+    shape = subject.fit(DECODED[case])
+    sample, instance = causal_sample(subject, shape), subject.at(shape)
+    for cut in ((1,), (2,), (4, 1, 3)):
+        with torch.no_grad():
+            got, _ = _decoded(instance, sample, _start(instance, sample), cut)
+            compare(
+                "the output of decoding, against one causal call",
+                got,
+                instance(sample),
+                tolerance=output_tolerance(sample),
+                given=f"{sample.describe()}, chunks of {cut}",
+            )
+
+
+@proves(
+    "Built without sizes, a variant decodes by those that its state was made with.",
+    causes=(
+        "start() that reads the variant's sizes and not those it is given",
+        "step() that reads sizes where the tensors have them",
+    ),
+    claim="state",
+)
+def check_state_sizes_given_late(subject: VariantSubject) -> None:
+    shape = subject.fit(SQUARE)
+    sample = causal_sample(subject, shape)
+    instance = sizeless(subject)
+    assert instance is not None
+    with torch.no_grad():
+        want = subject.at(shape)(sample)
+        got, _ = _decoded(instance, sample, _start(instance, sample), (5, 1))
+    compare(
+        "the output of decoding, against one causal call of a variant that was built with sizes",
+        got,
+        want,
+        tolerance=output_tolerance(sample),
+        given=sample.describe(),
+    )
+
+
+def sizeless(subject: VariantSubject) -> Instance | None:
+    """The variant built without sizes, or None where it needs them."""
+    try:
+        with seeded(0):
+            module = subject.factory(subject.config, None)
+    except ConfigError:
+        return None
+    return VariantInstance(subject, module.to(subject.dtype).eval())
+
+
+@proves(
+    "Under a causal mask with a prefix every query sees the first keys as well; or the call is "
+    "refused.",
+    causes=(
+        "a flag is_causal, which knows no prefix",
+        "prefix < 0 or prefix > 0 tested where prefix is not None is meant",
+        "the prefix counted from the first query",
+    ),
+    claim="masks (causal)",
+)
+def check_causal_prefix(
+    subject: Subject, shape: Shape, prefix: int, parts: tuple[Part, ...] = ()
+) -> None:
+    shape = subject.fit(shape)
+    others = sorted((subject.capabilities.requires | set(parts)) - {"causal"})
+    mask = Mask.causal(prefix=prefix) & combine(others, shape)
+    sample, instance = subject.draw(shape).masked(mask), subject.at(shape)
+    against_definition(instance, sample, note=f"prefix {prefix}")

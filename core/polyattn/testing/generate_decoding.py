@@ -1,0 +1,66 @@
+"""The checks of decoding and of causal prefixes that a subject's claims ask for, further ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from polyattn.testing.cases import LONG_ODD, RECTANGULAR, SQUARE
+from polyattn.testing.checks import decoding_sizes as checks
+from polyattn.testing.checks.refusals import name_of
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Status
+from polyattn.testing.subject import Subject
+from polyattn.testing.variant import VariantSubject
+
+
+def further_decoding_checks(subject: Subject) -> Iterator[Check]:
+    """Groups E and F, behind the usual ones."""
+    yield from _prefixes(subject)
+    late: Callable[..., None] = checks.check_state_sizes_given_late
+    low: Callable[..., None] = checks.check_decode_low_precision
+    sizes: Callable[..., None] = checks.check_decode_degenerate_sizes
+    if subject.capabilities.state == "none":
+        for check in (low, sizes, late):
+            yield withheld(check, Status.NOT_CLAIMED, "no decoding state is claimed")
+        return
+    if not subject.has_definition:
+        yield withheld(low, Status.NOT_RUN, subject.why_no_definition)
+    else:
+        for dtype in sorted(subject.dtypes - {torch.float64}, key=str):
+            for cut in (1, 40):
+                yield planned(low, f"{name_of(dtype)}-chunks{cut}", subject, dtype, cut)
+    for case in checks.DECODED:
+        if _fits(subject, case):
+            yield planned(sizes, case, subject, case)
+    if isinstance(subject, VariantSubject) and checks.sizeless(subject) is not None:
+        yield planned(late, "", subject)
+    else:
+        yield withheld(late, Status.NOT_RUN, "it is built with its sizes")
+
+
+def _fits(subject: Subject, case: str) -> bool:
+    """Whether a length that is asked for can be had."""
+    shape = checks.DECODED[case]
+    return subject.fit(shape).keys == shape.keys
+
+
+def _prefixes(subject: Subject) -> Iterator[Check]:
+    """A prefix that nothing claims may be refused; where it is answered it must hold."""
+    check, claims = checks.check_causal_prefix, subject.capabilities
+    if claims.causal == "no":
+        yield withheld(check, Status.NOT_CLAIMED, "no mask of kind causal is claimed")
+        return
+    if subject.raw_masks or not subject.has_definition:
+        reason = subject.why_no_definition or "functions from elsewhere know no prefix"
+        yield withheld(check, Status.NOT_RUN, reason)
+        return
+    lengths = (SQUARE, RECTANGULAR, LONG_ODD) if claims.unequal_lengths else (SQUARE,)
+    for shape in lengths:
+        for prefix in (1, 3, 5, 1000):
+            label = f"{shape.name}-{prefix}"
+            yield planned(check, label, subject, shape, prefix, may_refuse=True)
+    for part in ("padding", "window", "segments", "dense", "bias", "alibi"):
+        if part in claims.masks - claims.requires:
+            yield planned(check, f"square-3-{part}", subject, SQUARE, 3, (part,), may_refuse=True)
