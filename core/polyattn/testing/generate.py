@@ -22,6 +22,7 @@ from polyattn.testing.checks.refusals import check_unsupported_raises, name_of, 
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.generate_approximate import approximate_checks
 from polyattn.testing.generate_claims import claimed_properties
+from polyattn.testing.generate_decoding import further_decoding_checks
 from polyattn.testing.generate_derivatives import derivative_checks
 from polyattn.testing.generate_extended import extended_checks
 from polyattn.testing.generate_life_cycle import life_cycle_checks
@@ -49,6 +50,7 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         masks,
         causality,
         decoding,
+        further_decoding_checks,
         local_checks,
         heads_checks,
         claimed_properties,

@@ -1,0 +1,97 @@
+"""Attention that is wrong in the ways that mutants of the built-in variants were found to be."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from tests.testing.correct import Plain
+from torch import Tensor
+
+from polyattn import Inputs, KeyValueState, Mask, Sizes, State
+
+
+class AnswersInTheDtypeOfTheState(Plain):
+    """Sums of half types are kept in float32, and a step forgets the way back."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        out, state = super().step(q, k, v, state, mask, inputs)
+        return out.to(torch.promote_types(q.dtype, torch.float32)), state
+
+
+class RemembersInHalf(Plain):
+    """Keys are rounded to bfloat16 before they are remembered, to save memory."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        if q.dtype != torch.float64:
+            k = k.to(torch.bfloat16).to(k.dtype)
+        return super().step(q, k, v, state, mask, inputs)
+
+
+class TakesOneHeadForOneToken(Plain):
+    """A short path for a single token, which sees all keys, asks for the wrong axis."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
+        if q.shape[1] == 1:
+            over_all = over_all.without("causal")
+        return self.attend(q, held["k"], held["v"], over_all, inputs), state
+
+
+class SqueezesSingleHeads(Plain):
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        out, state = super().step(q, k, v, state, mask, inputs)
+        return out.squeeze(1), state
+
+
+class StartsFromItsOwnSizes(Plain):
+    def start(
+        self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
+    ) -> State:
+        assert self.require_sizes().heads
+        return KeyValueState()
+
+
+class StepsByItsOwnSizes(Plain):
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        heads = 1 if self.sizes is None else self.sizes.heads
+        return super().step(q[:, :heads], k, v, state, mask, inputs)
+
+
+class PrefixIgnored(Plain):
+    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        if mask.prefix:
+            mask = dataclasses.replace(mask, prefix=0)
+        return super().keep(mask, logits)
+
+
+class PrefixFromTheFirstQuery(Plain):
+    """Right where L = S; else the keys before the first query are counted again."""
+
+    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        if mask.prefix:
+            mask = dataclasses.replace(mask, prefix=mask.prefix + logits.shape[3] - logits.shape[2])
+        return super().keep(mask, logits)
+
+
+CAUGHT = (
+    (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
+    (RemembersInHalf, "check_decode_low_precision"),
+    (TakesOneHeadForOneToken, "check_decode_degenerate_sizes"),
+    (SqueezesSingleHeads, "check_decode_degenerate_sizes"),
+    (StartsFromItsOwnSizes, "check_state_sizes_given_late"),
+    (StepsByItsOwnSizes, "check_state_sizes_given_late"),
+    (PrefixIgnored, "check_causal_prefix"),
+    (PrefixFromTheFirstQuery, "check_causal_prefix"),
+)
