@@ -214,7 +214,7 @@ class Admission(nn.Module):
                 self.training,
                 state,
                 mask.signature,
-                _has_tangent(q, k, v, *inputs.values()),
+                has_tangent(q, k, v, *inputs.values()),
             )
         except AttributeError:
             # Arrays of another library have shapes and dtypes as well.
@@ -252,7 +252,7 @@ class Admission(nn.Module):
             dropout=self.dropout_p,
             grad=tracks(q, k, v, *inputs.values()),
             bias_grad=tracks(*biases),
-            forward_ad=_has_tangent(q, k, v, *inputs.values(), *biases),
+            forward_ad=has_tangent(q, k, v, *inputs.values(), *biases),
             state=state,
         )
 
@@ -307,7 +307,7 @@ class Admission(nn.Module):
         self._known(asked, state=True)
 
 
-def _has_tangent(*tensors: Tensor) -> bool:
+def has_tangent(*tensors: Tensor) -> bool:
     """Is forward-mode differentiation under way through any of these?"""
     if is_compiling() or forward_ad._current_level < 0:
         return False

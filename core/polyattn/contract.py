@@ -15,7 +15,15 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from polyattn.admission import FULL, NO_INPUTS, Admission, Asked, Inputs, nothing
+from polyattn.admission import (
+    FULL,
+    NO_INPUTS,
+    Admission,
+    Asked,
+    Inputs,
+    has_tangent,
+    nothing,
+)
 from polyattn.capabilities import (
     Call,
     Capabilities,
@@ -359,7 +367,8 @@ class FeatureMapAttention(nn.Module):
         check_feature_map(self.label, x, keep, self.channels, self.claims.spatial_dims)
         try:
             grad = torch.is_grad_enabled() and x.requires_grad
-            call = Call(device=x.device.type, dtype=x.dtype, grad=grad)
+            place, tangent = x.device.type, has_tangent(x)
+            call = Call(device=place, dtype=x.dtype, grad=grad, forward_ad=tangent)
         except AttributeError:
             need_tensors(x=x)
             raise

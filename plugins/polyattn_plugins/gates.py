@@ -21,7 +21,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from polyattn import FeatureMapAttention, FeatureMapCapabilities, Options, kit
+from polyattn import FeatureMapAttention, FeatureMapCapabilities, Options, Support, kit
 
 __all__ = ["SqueezeExcitation"]
 
@@ -34,6 +34,7 @@ class SqueezeExcitation(FeatureMapAttention):
         gate=(0.0, 1.0),
         symmetry="pixels",
         pooling={"avg"},
+        devices={place: Support(forward_ad=True) for place in ("cpu", "cuda")},
         compiles="dynamic",
         exports="dynamic",
     )

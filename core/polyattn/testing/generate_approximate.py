@@ -93,5 +93,9 @@ def _counts(subject: VariantSubject) -> bool:
     if subject.capabilities.exactness == "approximate":
         return has_limit(subject)
     shape = subject.fit(SQUARE)
-    pattern = subject.at(shape).pattern(shape.queries, shape.keys)
+    instance = subject.at(shape)
+    learned = next(instance.module().parameters(), None) is not None
+    if subject.capabilities.exactness == "own kernel" and learned:
+        return False  # what it prefers, its weights decide: additive attention, say
+    pattern = instance.pattern(shape.queries, shape.keys)
     return pattern is None or subject.promised_window is not None

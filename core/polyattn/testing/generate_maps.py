@@ -13,6 +13,8 @@ from polyattn.testing.checks import map_manners as manners
 from polyattn.testing.checks import map_training as training
 from polyattn.testing.checks import map_values as values
 from polyattn.testing.checks.compiling import check_fm_compile
+from polyattn.testing.checks.derivatives import check_fm_forward_mode
+from polyattn.testing.checks.exporting import check_fm_export
 from polyattn.testing.checks.refusals import DTYPES, name_of
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.planned import Check, planned, withheld
@@ -198,6 +200,12 @@ def _claimed(subject: FeatureMapSubject) -> Iterator[Check]:
         yield withheld(check_fm_compile, Status.NOT_CLAIMED, "compiles is not claimed")
     else:
         yield planned(check_fm_compile, "", subject, extended=True)
+    for dims in sorted(claims.spatial_dims) if claims.exports != "no" else ():
+        yield planned(check_fm_export, f"dims{dims}", subject, dims, extended=True)
+    if claims.exports == "no":
+        yield withheld(check_fm_export, Status.NOT_CLAIMED, "exports is not claimed")
+    if torch.float64 in subject.dtypes:
+        yield planned(check_fm_forward_mode, "", subject, SIZES[min(claims.spatial_dims)][0])
 
 
 def _unclaimed(subject: FeatureMapSubject) -> Iterator[Check]:

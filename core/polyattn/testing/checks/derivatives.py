@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -9,6 +11,7 @@ from torch.autograd import forward_ad
 from polyattn.capabilities import Part
 from polyattn.errors import Unsupported
 from polyattn.testing.cases import TINY, Sample, normal
+from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.masks import combine, learned, learned_of, relearned
 from polyattn.testing.numerics import compare, largest
 from polyattn.testing.results import Mismatch, Seen, proves
@@ -45,12 +48,46 @@ def check_forward_mode(subject: Subject, parts: tuple[Part, ...] = (), along: st
     }
     support = subject.capabilities.devices[subject.place.name]
     if not support.forward_ad:
-        _refused(instance, sample, tangents, given)
+        _refused(lambda: _tangent(instance, sample, tangents), given)
         return
     with blaming(given):
         got = _tangent(instance, sample, tangents)
     ahead, behind = (_moved(instance, sample, tangents, sign * STEP) for sign in (1, -1))
     want = (ahead - behind) / (2 * STEP)
+    _right(got, want, given)
+
+
+@proves(
+    "Forward mode gives the derivatives of finite differences where it is claimed, and is refused "
+    "where it is not.",
+    causes=(
+        "an operator of its own that drops tangents: without the claim they are refused",
+        "a pooling that is detached",
+        "forward_ad claimed for code that raises",
+    ),
+    claim="devices (forward_ad)",
+)
+def check_fm_forward_mode(subject: FeatureMapSubject, size: tuple[int, ...]) -> None:
+    module = subject.build(size[1], torch.float64)
+    x, along = normal(*size, seed=1), normal(*size, seed=2)
+    given = f"x {size}, torch.float64, with a tangent"
+
+    def tangent() -> Tensor | None:
+        with torch.no_grad(), forward_ad.dual_level():
+            out = module(forward_ad.make_dual(x, along))
+            found: Tensor | None = forward_ad.unpack_dual(out).tangent
+            return found
+
+    if not subject.capabilities.devices[subject.place.name].forward_ad:
+        _refused(tangent, given)
+        return
+    with blaming(given), torch.no_grad():
+        got = tangent()
+        want = (module(x + STEP * along) - module(x - STEP * along)) / (2 * STEP)
+    _right(got, want, given)
+
+
+def _right(got: Tensor | None, want: Tensor, given: str) -> None:
     if got is None:
         what = "forward_ad is claimed, and the output carries no tangent"
         raise Mismatch(Seen(what=what, given=given))
@@ -87,9 +124,9 @@ def _moved(instance: Instance, sample: Sample, tangents: dict[str, Tensor], step
         return instance(_with(sample, moved))
 
 
-def _refused(instance: Instance, sample: Sample, tangents: dict[str, Tensor], given: str) -> None:
+def _refused(call: Callable[[], object], given: str) -> None:
     try:
-        _tangent(instance, sample, tangents)
+        call()
     except (Unsupported, NotImplementedError):
         return
     except Exception as error:

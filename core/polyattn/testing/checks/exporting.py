@@ -7,10 +7,11 @@ from torch import Tensor, nn
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape
+from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape, normal
 from polyattn.testing.compare import output_tolerance
+from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.masks import needed, padding_keep
-from polyattn.testing.numerics import compare
+from polyattn.testing.numerics import compare, largest, same_tolerance
 from polyattn.testing.results import proves
 from polyattn.testing.subject import Subject, blaming
 
@@ -82,6 +83,32 @@ def check_export(subject: Subject, part: Part | None = None) -> None:
         with blaming(given), torch.no_grad():
             got, want = exported(*arguments), call(*arguments)
         compare("the output", got, want, tolerance=output_tolerance(sample), given=given)
+
+
+@proves(
+    "Exported, a map of another height and width gives what the eager code gives.",
+    causes=(
+        "a value of a tensor that is read in Python: .item(), bool(), a shape in a table",
+        "a pooling window or a reshape by the height and width of the first map",
+    ),
+    claim="exports",
+)
+def check_fm_export(subject: FeatureMapSubject, dims: int) -> None:
+    fixed = subject.capabilities.exports == "fixed"
+    sizes = [(2, 8, *(side + 3 * i for i in range(dims))) for side in (12, 20, 9)]
+    module = subject.build(8, subject.dtype)
+    first = normal(*sizes[0], seed=1).to(subject.dtype)
+    sides = {2 + i: torch.export.Dim(f"side{i}", min=2, max=1024) for i in range(dims)}
+    with blaming(f"x {sizes[0]}, torch.export"), torch.no_grad():
+        dynamic = None if fixed else (sides,)
+        exported = torch.export.export(module, (first,), dynamic_shapes=dynamic).module()
+    for size in sizes[:1] if fixed else sizes:
+        x = normal(*size, seed=2).to(subject.dtype)
+        given = f"x {size}, exported at {sizes[0]}"
+        with blaming(given), torch.no_grad():
+            got, want = exported(x), module(x)
+        tolerance = same_tolerance(subject.dtype, largest(x))
+        compare("the output", got, want, tolerance=tolerance, given=given)
 
 
 def _dynamic(subject: Subject, sample: Sample, part: Part | None) -> tuple[object, object]:
