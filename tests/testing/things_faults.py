@@ -312,6 +312,20 @@ def dropout_on(q, k, v):
     return F.dropout(_scores(q, k).softmax(-1), 0.1) @ v
 
 
+def epsilon_causal(q, k, v):
+    scores = _scores(q, k)
+    odds = (scores - scores.amax(-1, keepdim=True)).exp().tril()
+    return odds / (odds.sum(-1, keepdim=True) + 1e-4) @ v
+
+
+def weights_turned(q, k, v):
+    return _scores(q, k).softmax(-1).mT @ v
+
+
+def in_half(q, k, v):
+    return (_scores(q.half(), k.half()).softmax(-1) @ v.half()).to(q.dtype)
+
+
 class NoScaleModule(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.mT).softmax(-1) @ v
@@ -336,6 +350,9 @@ FAULTS: tuple[tuple[str, str], ...] = (
     ("not_divided", "not divided by their sum"),
     ("epsilon", "0.001 is added to the denominator"),
     ("small_epsilon", "1e-06 is added to the denominator"),
+    ("epsilon_causal", "0.0001 is added to the denominator"),
+    ("weights_turned", "the weights are transposed"),
+    ("in_half", "it computes in float16"),
     ("one_more", "1 is added to the denominator"),
     ("overflows", "the exponentials overflow"),
     ("one_maximum", "not the row's own"),

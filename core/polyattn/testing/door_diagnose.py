@@ -38,10 +38,35 @@ def recognised(probe: Probe) -> Cause | None:
     for cause, expected in candidates(sample):
         if distance(got, expected) < LOOSE and _holds(cause, other):
             return cause
-    for fit in (fitted_scale, fitted_factor, fitted_epsilon):
+    for fit in (fitted_scale, fitted_factor):
         fitted = fit(got, sample, TIGHT)
         if fitted is not None:
             return fitted
+    return _epsilon(probe) or _narrow(sample, got)
+
+
+def _epsilon(probe: Probe) -> Cause | None:
+    """Something in the denominator: in float64, where it is taken, since it may be small."""
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, TIGHT)):
+        sample = probe.sample(dtype=dtype)
+        got = probe.tried(sample)
+        if got is not None and got.dtype == dtype:
+            return fitted_epsilon(got, sample, tolerance)
+    return None
+
+
+def _narrow(sample: Sample, got: Tensor) -> Cause | None:
+    """Softmax attention that was computed in fewer digits: its outputs have no more than those."""
+    for dtype, tolerance in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
+        if not torch.equal(got.to(dtype).to(got.dtype), got):
+            continue
+        rounded = sample.to(dtype)
+        for keep in (None, triangle(*sample.lengths)):
+            if distance(got, softmax_of(rounded, keep)) < tolerance:
+                name = str(dtype).removeprefix("torch.")
+                told = f"it computes in {name} where float32 is given: few digits are left"
+                write = "softmax and products in the dtype of q, or refuse float32"
+                return Cause(name=told, write=write, seen=f"right for inputs rounded to {name}")
     return None
 
 

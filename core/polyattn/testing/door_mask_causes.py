@@ -108,6 +108,21 @@ def _mask_candidates(sample: Sample, keep: Tensor, open_: Tensor) -> Iterator[Ca
         "the causal mask is dropped where another is given": softmax_of(sample, keep),
         "masks are combined with or, not with and": softmax_of(sample, keep | open_),
     }
+    forms |= _turned_or_filled(sample, shut, keep, open_)
+    for name, expected in forms.items():
+        yield Cause(name=name, write=CLOSE), expected
+
+
+def _turned_or_filled(
+    sample: Sample, shut: Tensor, keep: Tensor, open_: Tensor
+) -> dict[str, Tensor]:
+    """Masks that are transposed, and numbers in place of -inf."""
+    values, both, zeros = sample.v.to(torch.float64), keep & open_, (~keep).double()
+    forms: dict[str, Tensor] = {}
+
+    def attend(x: Tensor) -> Tensor:
+        return x.softmax(-1) @ values
+
     if keep.shape[-1] == keep.shape[-2]:
         turned = keep.mT & open_
         forms["the mask is transposed: its rows are taken for the keys"] = softmax_of(
@@ -123,8 +138,7 @@ def _mask_candidates(sample: Sample, keep: Tensor, open_: Tensor) -> Iterator[Ca
             shut.masked_fill(~both, -value).masked_fill(~open_, -math.inf)
         )
         forms[f"{-value:g} is added to closed logits, {told}"] = attend(shut + zeros * -value)
-    for name, expected in forms.items():
-        yield Cause(name=name, write=CLOSE), expected
+    return forms
 
 
 def fill_cause(probe: Probe, calling: Calling, flow: Flow) -> Cause | None:

@@ -35,6 +35,7 @@ def candidates(sample: Sample) -> Iterator[Candidate]:
         yield from _outputs(sample, keep)
         yield from _exchanged(sample, keep)
         yield from _reshaped(sample, keep)
+        yield from _turned_weights(sample, keep)
     yield from _patterns(sample)
 
 
@@ -137,16 +138,22 @@ def _normalisers(sample: Sample, flow: str, keep: Tensor | None) -> Iterator[Can
         / logits.shape[-1],
     }
     if closed is not None:
-        open_ = logits.softmax(-1)
-        forms |= {
-            "the mask comes after the softmax: the rows no longer sum to one": shut(open_, 0),
-            "closed logits are set to 0, which is no -inf: they still count": shut(
-                logits, 0
-            ).softmax(-1),
-        }
+        forms |= _late(logits, closed)
     for name, weights in forms.items():
         write = f"{CAUSAL}\n{SOFTMAX}" if closed is not None else SOFTMAX
         yield Cause(name=name, write=write), weights @ wide.v
+
+
+def _late(logits: Tensor, closed: Tensor) -> dict[str, Tensor]:
+    """Weights whose mask comes too late, or closes nothing."""
+    return {
+        "the mask comes after the softmax: the rows no longer sum to one": (
+            logits.softmax(-1).masked_fill(closed, 0)
+        ),
+        "closed logits are set to 0, which is no -inf: they still count": (
+            logits.masked_fill(closed, 0).softmax(-1)
+        ),
+    }
 
 
 def _outputs(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
@@ -204,7 +211,12 @@ def fitted_epsilon(got: Tensor, sample: Sample, tolerance: float) -> Cause | Non
         if distance(got, want * shrunk.unsqueeze(-1)) > tolerance or not bool((shrunk < 1).all()):
             continue
         masked = logits if keep is None else logits.masked_fill(~keep, -math.inf)
-        tops = (torch.zeros(()), masked.amax(-1, keepdim=True), masked.amax())
+        tops = (
+            torch.zeros(()),
+            masked.amax(-1, keepdim=True),
+            logits.amax(-1, keepdim=True),
+            masked.amax(),
+        )
         for top in tops:
             added = (masked - top).exp().sum(-1) * (1 / shrunk - 1)
             if float(added.std()) < 0.02 * float(added.mean()):
@@ -237,7 +249,7 @@ def _exchanged(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
 def _reshaped(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
     """A reshape where a transpose is needed, a transpose that is missing."""
     wide = sample.to(torch.float64)
-    batch, heads, length, width = wide.q.shape
+    length, width = wide.q.shape[2:]
     scale = width**-0.5
     if length == width and wide.k.shape == wide.q.shape:
         # Possible at L = D alone.
@@ -256,8 +268,20 @@ def _reshaped(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
     merged = "out = out.transpose(1, 2).reshape(B, L, H * D)"
     told = "the output is reshaped where it should be transposed: heads and positions are mixed"
     yield Cause(name=told, write=merged), out.transpose(1, 2).reshape(out.shape)
-    if wide.q.shape != wide.k.shape or wide.q.shape != wide.v.shape:
-        return
+    if wide.q.shape == wide.k.shape == wide.v.shape:
+        yield from _split_wrongly(sample, keep)
+
+
+def _turned_weights(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
+    if sample.lengths[0] == sample.lengths[1]:
+        unit = torch.eye(sample.lengths[1], dtype=torch.float64).expand(*sample.q.shape[:2], -1, -1)
+        weights = softmax_of(sample.having(v=unit), keep)
+        cause = Cause(name="the weights are transposed before the values are taken", write=OUT)
+        yield cause, weights.mT @ sample.v.to(torch.float64)
+
+
+def _split_wrongly(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
+    batch, heads, length, width = sample.q.shape
     split = "q = q.view(B, L, H, D).transpose(1, 2)  # k and v alike"
 
     def mixed(x: Tensor) -> Tensor:
@@ -265,7 +289,7 @@ def _reshaped(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
 
     told = "the inputs are reshaped to other dimensions without a transpose"
     inner = softmax_of(sample.each(mixed), keep)
-    yield Cause(name=told, write=split), inner.transpose(1, 2).reshape(wide.q.shape)
+    yield Cause(name=told, write=split), inner.transpose(1, 2).reshape(sample.q.shape)
     yield Cause(name=told, write=split), inner
 
     def viewed(x: Tensor) -> Tensor:
