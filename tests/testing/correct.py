@@ -34,7 +34,7 @@ class Plain(SequenceAttention):
         if bias is not None:
             logits = logits + bias
         weights = self.dropped(self.weights(logits, self.keep(mask, logits)))
-        return self.out(weights.to(v.dtype), v)
+        return self.out(weights.to(v.dtype), v).to(q.dtype)
 
     def spread(self, x: Tensor, heads: int) -> Tensor:
         return kit.repeat_heads(x, heads)

@@ -28,6 +28,8 @@ from polyattn.testing.generate_extended import extended_checks
 from polyattn.testing.generate_life_cycle import life_cycle_checks
 from polyattn.testing.generate_maps import feature_maps
 from polyattn.testing.generate_masks import causality, decoding, masks
+from polyattn.testing.generate_values import further_value_checks
+from polyattn.testing.generate_windows import further_window_checks
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subject import DEVICE, Subject
@@ -54,6 +56,8 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         local_checks,
         heads_checks,
         claimed_properties,
+        further_value_checks,
+        further_window_checks,
         autograd_checks,
         derivative_checks,
         approximate_checks,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polyattn.testing.checks import compiling, properties
+from polyattn.testing.checks import compiling, properties, symmetry
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subject import Subject
@@ -22,7 +22,7 @@ def claimed_properties(subject: Subject) -> Iterator[Check]:
                 yield planned(linear, part, subject, (part,))
     else:
         yield withheld(linear, Status.NOT_CLAIMED, "linear_in_values is not claimed")
-    order = properties.check_key_order
+    order = symmetry.check_key_order
     if not claims.key_order_invariant:
         yield withheld(order, Status.NOT_CLAIMED, "key_order_invariant is not claimed")
     elif claims.requires or subject.promised_window:

@@ -54,7 +54,8 @@ def _dense(shape: Shape, seed: int) -> Mask:
     size = (shape.batch, shape.heads, shape.queries, shape.keys)
     keep = random_keep(*size, seed=seed + 71)
     # With the first key and the query's own, a row stays open under any other part as well.
-    own = torch.eye(shape.keys, dtype=torch.bool)[shape.keys - shape.queries :]
+    keys = torch.arange(shape.keys)
+    own = keys == torch.arange(shape.queries)[:, None] + shape.keys - shape.queries
     keep |= own
     keep[..., 0] = True
     return Mask.dense(keep)

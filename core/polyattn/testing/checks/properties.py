@@ -1,4 +1,4 @@
-"""C. Properties that are claimed one by one: linear values, keys without order, dropout."""
+"""C. Properties that are claimed one by one: linear values, dropout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.contract import SequenceAttention
-from polyattn.testing.cases import RECTANGULAR, SQUARE, TINY, Sample, normal
+from polyattn.testing.cases import RECTANGULAR, TINY, Sample, normal
 from polyattn.testing.compare import output_tolerance
 from polyattn.testing.masks import combine
 from polyattn.testing.numerics import compare, largest, same_tolerance
@@ -39,27 +39,6 @@ def check_value_linearity(subject: Subject, parts: tuple[Part, ...] = ()) -> Non
         a * instance(sample) + b * instance(sample.having(v=other)),
         tolerance=same_tolerance(sample.dtype, largest(mixed.v) + largest(other)),
         given=sample.describe(),
-    )
-
-
-@proves(
-    "Without a mask the order of the keys does not matter, if their values go with them.",
-    causes=(
-        "a position that enters the logits",
-        "keys dropped, pooled or weighed by their index",
-    ),
-    claim="key_order_invariant",
-)
-def check_key_order(subject: Subject) -> None:
-    shape = subject.fit(SQUARE)
-    sample, instance = subject.draw(shape), subject.at(shape)
-    order = torch.randperm(shape.keys, generator=torch.Generator().manual_seed(3))
-    compare(
-        "the output for keys in another order",
-        instance(sample.keys(order)),
-        instance(sample),
-        tolerance=output_tolerance(sample),
-        given=f"{sample.describe()}, keys {order.tolist()}",
     )
 
 
