@@ -270,6 +270,21 @@ class GrowsWithThePosition(Sinusoidal):
         return super().forward(positions) * (1 + 1e-3 * positions[..., None])
 
 
+class DoublesPositions(Turns):
+    """A factor for longer contexts, applied where nobody asked for one."""
+
+    def angles(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
+        return super().angles(2 * positions, dtype)
+
+
+class TurnsAlongTheHeads(Turns):
+    """Made for (B, L, H, D), given (B, H, L, D)."""
+
+    def turned(self, x: Tensor, positions: Tensor) -> Tensor:
+        heads = torch.arange(x.shape[1])
+        return super().turned(x.transpose(1, 2), heads).transpose(1, 2)
+
+
 class StartsAHeadLate(Alibi):
     def constrain(self, mask: Mask) -> Mask:
         return mask & Mask.alibi(self.slopes * 2 ** (8 / self.slopes.numel()))
@@ -418,6 +433,8 @@ CAUGHT: tuple[tuple[type, str], ...] = (
     (SwapsSineAndCosine, "check_rope_position_zero"),
     (PairsTheOtherWay, "check_rope_pairing"),
     (HasAnotherBase, "check_rope_pairing"),
+    (DoublesPositions, "check_rope_pairing"),
+    (TurnsAlongTheHeads, "check_rope_is_relative"),
     (TurnsBackwards, "check_rope_pairing"),
     (TurnsTheLastHalf, "check_rope_partial"),
     (TurnsAllOfIt, "check_rope_partial"),

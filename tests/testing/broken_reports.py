@@ -120,27 +120,6 @@ class NaNWhereAWindowIsPadding(Plain):
         return torch.where(keep.any(-1, keepdim=True), out, torch.nan)
 
 
-class AlignedOtherwiseForManyQueries(Plain):
-    """Causal is aligned at the last key, but at the first one where L > S."""
-
-    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
-        queries, keys = logits.shape[2:]
-        if mask.prefix is None or queries <= keys:
-            return super().keep(mask, logits)
-        rest = super().keep(mask.without("causal"), logits)
-        first = torch.ones(queries, keys, dtype=torch.bool).tril()
-        return first if rest is None else rest & first
-
-
-class NaNBeforeTheFirstKey(Plain):
-    """With more queries than keys the first rows see nothing: 0 / 0."""
-
-    def weights(self, logits: Tensor, keep: Tensor | None) -> Tensor:
-        if keep is None or logits.shape[2] <= logits.shape[3]:
-            return super().weights(logits, keep)
-        return logits.masked_fill(~keep, -torch.inf).softmax(-1)
-
-
 class NeedsWholeBlocks(Plain):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         if k.shape[2] % 16 and k.shape[2] > 16:
@@ -372,6 +351,39 @@ class LandmarksOfPadding(Plain):
         return torch.where(tail, out, torch.nan)
 
 
+class OneWidthWhenCompiled(Plain):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        if torch.compiler.is_compiling() and q.shape[3] != v.shape[3]:
+            raise RuntimeError("expected query and value of one width")
+        return super().attend(q, k, v, mask, inputs)
+
+
+class DecaysOverPadding(SequenceAttention):
+    """Weights fall by a tenth with each slot: a padded one counts, though nothing stands there."""
+
+    capabilities = Capabilities(
+        masks={"padding"},
+        requires={"causal"},
+        exactness="own kernel",
+        devices=Plain.capabilities.devices,
+    )
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        slots = torch.ones(q.shape[0], k.shape[2], dtype=torch.bool)
+        return self.decayed(q, k, v, mask, slots)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        slots = torch.ones(q.shape[0], k.shape[2], dtype=torch.bool)
+        return self.decayed(q, k, v, mask, slots if mask.real is None else mask.real)
+
+    def decayed(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, counts: Tensor) -> Tensor:
+        keep = mask.keep(q.shape[2], k.shape[2], q.shape[0], q.shape[1], q.device)
+        assert keep is not None
+        place = counts.expand(q.shape[0], -1).cumsum(1).to(q.dtype)
+        distance = (place[:, -q.shape[2] :, None] - place[:, None]).clamp(min=0)
+        return ((q @ k.mT) * keep * 0.9 ** distance[:, None]) @ v
+
+
 class PoolsAFixedSize(PlainGate):
     """A pooling window of 4 pixels, whatever the map."""
 
@@ -423,6 +435,8 @@ CAUGHT: tuple[tuple[type, str], ...] = (
     (NormaliserOverTheHeads, "check_matches_reference"),
     (ProjectsTheFutureToo, "check_causality_by_gradient"),
     (LandmarksOfPadding, "check_padding_equals_truncation"),
+    (OneWidthWhenCompiled, "check_compile"),
+    (DecaysOverPadding, "check_matches_reference"),
     (PoolsAFixedSize, "check_fm_shape_grid"),
     (TakesMapsToBeSquare, "check_fm_shape_grid"),
 )

@@ -64,7 +64,8 @@ def lengths_for(compiles: Literal["no", "fixed", "dynamic"]) -> tuple[int, ...]:
 def check_compile(subject: Subject) -> None:
     claims = subject.capabilities
     parts = sorted(claims.requires | (claims.masks & {"causal"}))
-    shapes = [subject.fit(SQUARE.of(queries=n, keys=n)) for n in lengths_for(claims.compiles)]
+    lengths = lengths_for(claims.compiles)
+    shapes = [subject.fit(SQUARE.of(queries=n, keys=n, value_dim=6)) for n in lengths]
     instance = subject.at(shapes[0])
     module = instance.module()
     assert module is not None, "only what has a module claims to compile"
