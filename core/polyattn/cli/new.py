@@ -41,8 +41,8 @@ class _Kind:
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         "sequence": _Kind(
-            "softmax over the negative squared distance of query and key",
-            "https://arxiv.org/abs/2006.04710",
+            "softmax attention in which a query may attend to nothing",
+            "https://arxiv.org/abs/2309.17453",
         ),
         "feature_map": _Kind(
             "each channel scaled by a gate, from the means of the channels beside it",
@@ -53,7 +53,7 @@ _KINDS: Mapping[str, _Kind] = MappingProxyType(
 
 
 def new(
-    name: Annotated[str, typer.Argument(help="What to call it, such as near or near-attention.")],
+    name: Annotated[str, typer.Argument(help="What to call it, such as quiet or quiet-attention.")],
     kind: Annotated[
         str, typer.Option(metavar="sequence|feature_map", help="What the variant is over.")
     ] = "sequence",
