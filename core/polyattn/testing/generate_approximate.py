@@ -94,7 +94,7 @@ def _counts(subject: VariantSubject) -> bool:
         return has_limit(subject)
     shape = subject.fit(SQUARE)
     instance = subject.at(shape)
-    learned = next(instance.module().parameters(), None) is not None
+    learned = instance.has_parameters
     if subject.capabilities.exactness == "own kernel" and learned:
         return False  # what it prefers, its weights decide: additive attention, say
     pattern = instance.pattern(shape.queries, shape.keys)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from polyattn.capabilities import PARTS
-from polyattn.testing.cases import TINY_EVEN
+from polyattn.testing.cases import TINY
 from polyattn.testing.checks.autograd import check_double_backward
 from polyattn.testing.checks.derivatives import check_forward_mode
 from polyattn.testing.planned import Check, planned, withheld
@@ -36,5 +36,6 @@ def derivative_checks(subject: Subject) -> Iterator[Check]:
             yield planned(check_forward_mode, label, subject, (part,), along, may_refuse=True)
     if support.double_backward:
         for part in sorted(set(parts) - {"causal"}):
-            label = f"{TINY_EVEN.name}-{part}"
-            yield planned(check_double_backward, label, subject, TINY_EVEN, (part,))
+            label = f"one_head-{part}"
+            shape = TINY.of(heads=1)
+            yield planned(check_double_backward, label, subject, shape, (part,), extended=True)

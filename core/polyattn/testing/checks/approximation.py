@@ -9,6 +9,7 @@ from torch import Tensor
 
 from polyattn.contract import SequenceAttention
 from polyattn.testing.cases import SQUARE, Sample, Shape
+from polyattn.testing.checks.life_cycle import module_of
 from polyattn.testing.numerics import compare, largest, value_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import Outcome, blaming, run, softmax_definition
@@ -160,7 +161,7 @@ def _saved(subject: VariantSubject, shape: Shape, sample: Sample) -> None:
     """The features are saved and loaded."""
     one, other = subject.at(shape), subject.at(shape, seed=1)
     with blaming(sample.describe()):
-        other.module().load_state_dict(one.module().state_dict())
+        module_of(other).load_state_dict(module_of(one).state_dict())
     told = "the output of another seed, once the state was loaded"
     _same(told, other(sample), one(sample), sample)
 
@@ -168,7 +169,7 @@ def _saved(subject: VariantSubject, shape: Shape, sample: Sample) -> None:
 def _training(subject: VariantSubject, shape: Shape, sample: Sample) -> None:
     """In training they stay, or are drawn again, as declared."""
     instance = subject.at(shape)
-    instance.module().train()
+    module_of(instance).train()
     torch.manual_seed(1)
     first, second = instance(sample), instance(sample)
     if subject.capabilities.random_features == "fixed":
@@ -183,8 +184,8 @@ def _training(subject: VariantSubject, shape: Shape, sample: Sample) -> None:
 def _undeclared(subject: VariantSubject, shape: Shape, sample: Sample) -> None:
     """Without the claim nothing but the parameters depends on the seed."""
     one, other = subject.at(shape), subject.at(shape, seed=1)
-    theirs = dict(one.module().named_parameters())
-    for name, parameter in other.module().named_parameters():
+    theirs = dict(module_of(one).named_parameters())
+    for name, parameter in module_of(other).named_parameters():
         parameter.copy_(theirs[name])
     told = "the output of another seed with the same parameters (random_features is not declared)"
     _same(told, other(sample), one(sample), sample)

@@ -40,7 +40,7 @@ def check_forward_mode(subject: Subject, parts: tuple[Part, ...] = (), along: st
     if along in ("bias0", "slopes"):
         sample = sample.masked(learned(mask))
     instance, given = subject.at(shape), f"{sample.describe()}, a tangent of {along or 'all'}"
-    leaves = {**sample.leaves(), **learned_of(sample.mask)}
+    leaves = _leaves(sample)
     chosen = [along] if along else sorted(sample.leaves())
     tangents = {
         name: normal(*leaves[name].shape, seed=50 + i).to(leaves[name].dtype)
@@ -74,9 +74,7 @@ def check_fm_forward_mode(subject: FeatureMapSubject, size: tuple[int, ...]) -> 
 
     def tangent() -> Tensor | None:
         with torch.no_grad(), forward_ad.dual_level():
-            out = module(forward_ad.make_dual(x, along))
-            found: Tensor | None = forward_ad.unpack_dual(out).tangent
-            return found
+            return _tangent_of(module(_dual(x, along)))
 
     if not subject.capabilities.devices[subject.place.name].forward_ad:
         _refused(tangent, given)
@@ -95,6 +93,16 @@ def _right(got: Tensor | None, want: Tensor, given: str) -> None:
     compare("the derivative of the output", got, want, tolerance=allowed, given=given)
 
 
+def _dual(x: Tensor, tangent: Tensor) -> Tensor:
+    dual: Tensor = forward_ad.make_dual(x, tangent)  # type: ignore[no-untyped-call]
+    return dual
+
+
+def _tangent_of(x: Tensor) -> Tensor | None:
+    tangent: Tensor | None = forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call]
+    return tangent
+
+
 def _leaves(sample: Sample) -> dict[str, Tensor]:
     return {**sample.leaves(), **learned_of(sample.mask)}
 
@@ -107,14 +115,10 @@ def _with(sample: Sample, tensors: dict[str, Tensor]) -> Sample:
 def _tangent(instance: Instance, sample: Sample, tangents: dict[str, Tensor]) -> Tensor | None:
     leaves = _leaves(sample)
     with torch.no_grad(), forward_ad.dual_level():
-        duals = {
-            name: forward_ad.make_dual(leaves[name].detach(), along)
-            for name, along in tangents.items()
-        }
+        duals = {name: _dual(leaves[name].detach(), along) for name, along in tangents.items()}
         out = instance.raw(_with(sample, duals))
         assert isinstance(out, Tensor)
-        tangent: Tensor | None = forward_ad.unpack_dual(out).tangent
-        return tangent
+        return _tangent_of(out)
 
 
 def _moved(instance: Instance, sample: Sample, tangents: dict[str, Tensor], step: float) -> Tensor:

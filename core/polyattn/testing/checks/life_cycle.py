@@ -83,7 +83,7 @@ def check_all_parameters_get_grad(subject: Subject) -> None:
     module = module_of(instance).train()
     out = instance(sample)
     with blaming(sample.describe()):
-        out.backward(fixed_gradient(out).to(out.dtype))
+        torch.autograd.backward(out, fixed_gradient(out).to(out.dtype))
     for name, parameter in module.named_parameters():
         if not parameter.requires_grad:
             continue

@@ -61,7 +61,7 @@ def _peak(instance: Instance, sample: Sample) -> int:
             return
         out = instance(sample.each(lambda x: x.detach().requires_grad_()))
         with blaming(sample.describe()):
-            out.sum().backward()
+            torch.autograd.backward(out.sum())
 
     call()  # What is made once and kept is not counted.
     return peak_of(call)
