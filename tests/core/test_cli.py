@@ -276,7 +276,7 @@ def test_a_wrong_use_exits_2_without_a_traceback(
 
 def test_help_offers_every_command(polyattn: Run) -> None:
     text = polyattn("--help").stdout
-    for command in ("list", "show", "explain", "check", "compare", "--no-plugins"):
+    for command in ("list", "show", "explain", "check", "compare", "new", "--no-plugins"):
         assert command in text
 
 
