@@ -44,7 +44,8 @@ def find_layout(probe: Probe, *, softmax: bool = True) -> Found | None:
             if found is not None and found.flow is not None:
                 return _settled(probe, found)
             here += [] if found is None else [found]
-        for look in (recognised, pattern) if softmax else ():
+        # What four dimensions answer without a name is not searched for in fewer: it takes seconds.
+        for look in (recognised, pattern) if softmax and not answered else ():
             for found in here:
                 _set(probe, found)
                 cause = look(probe)
