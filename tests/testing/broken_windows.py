@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any
 
 import torch
+from tests.testing.correct import Plain
 from tests.testing.correct_claims import PlainPattern, PlainWindow
 from torch import Tensor
 
@@ -45,6 +47,40 @@ class KnowsItsPosition(PlainWindow):
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         place = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]
         return super().logits(q, k) * (1 + 1e-4 * place)
+
+
+class DropsWhatDoesNotFit(Plain):
+    """With more queries than keys, windows and slopes are left out without a word."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask | None = None,
+        inputs: Inputs = MappingProxyType({}),
+    ) -> Tensor:
+        if mask is not None and q.shape[2] > k.shape[2]:
+            mask = mask.without("window", "alibi")
+        return super().forward(q, k, v, mask, inputs)
+
+
+class CountsFromTheFirst(Plain):
+    """Lengths are never compared: the queries are taken for the first L positions."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask | None = None,
+        inputs: Inputs = MappingProxyType({}),
+    ) -> Tensor:
+        if mask is None or mask.span is None or q.shape[2] <= k.shape[2]:
+            return super().forward(q, k, v, mask, inputs)
+        distance = torch.arange(k.shape[2]) - torch.arange(q.shape[2])[:, None]
+        near = (distance >= -(mask.span[0] or 0)) & (distance <= (mask.span[1] or 0))
+        return super().forward(q, k, v, mask.without("window") & Mask.dense(near), inputs)
 
 
 class OnePatternForAllHeads(PlainPattern):
@@ -144,6 +180,8 @@ CAUGHT: tuple[tuple[type, str], ...] = (
     (WideIsBothWays, "check_window_full_equals_dense"),
     (LooksWithinItsBlock, "check_shift_equivariance"),
     (KnowsItsPosition, "check_shift_equivariance"),
+    (DropsWhatDoesNotFit, "check_more_queries_raise"),
+    (CountsFromTheFirst, "check_more_queries_raise"),
     (OnePatternForAllHeads, "check_declared_pattern"),
     (HeadsInAnotherOrder, "check_declared_pattern"),
     (NothingForTheFirst, "check_declared_pattern"),

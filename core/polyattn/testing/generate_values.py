@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
@@ -45,11 +45,11 @@ def _ranges(subject: VariantSubject) -> Iterator[Check]:
             yield planned(check, case, subject, case)
     else:
         yield _not_claimed(check, "float16 is not claimed")
-    check = ranges.check_row_constant_bias
-    if {"bias"} <= claims.masks and subject.softmax and torch.float32 in subject.dtypes:
-        yield planned(check, "", subject)
+    raised = ranges.check_row_constant_bias
+    if "bias" in claims.masks and subject.softmax and torch.float32 in subject.dtypes:
+        yield planned(raised, "", subject)
     else:
-        yield _not_claimed(check, "softmax with a bias is not claimed")
+        yield _not_claimed(raised, "softmax with a bias is not claimed")
 
 
 def _autocast(subject: VariantSubject) -> Iterator[Check]:
@@ -150,29 +150,28 @@ def _dropout(subject: VariantSubject) -> Iterator[Check]:
             yield planned(check, f"p{probability:g}", subject, probability)
 
 
-SHAPES: tuple[Shape, ...] = (
-    SQUARE,
-    LONG_ODD,
-    RECTANGULAR,
-    RECTANGULAR.of(name="kv_longer-same_width", value_dim=RECTANGULAR.head_dim),
-    RECTANGULAR.of(name="q_longer", queries=7, keys=5),
-    SQUARE.of(name="4over2", heads=4, kv_heads=2),
-    SQUARE.of(name="one_query", queries=1),
-)
+SHAPES: Mapping[str, Shape] = {
+    "square": SQUARE,
+    "long_odd": LONG_ODD,
+    "kv_longer": RECTANGULAR,
+    "kv_longer-same_width": RECTANGULAR.of(value_dim=RECTANGULAR.head_dim),
+    "q_longer": RECTANGULAR.of(queries=7, keys=5),
+    "4over2": SQUARE.of(heads=4, kv_heads=2),
+    "one_query": SQUARE.of(queries=1),
+}
 """Shapes at which members differ in who takes them."""
 
 
 def _members(subject: VariantSubject) -> Iterator[Check]:
     check = members.check_members_agree
-    shape = subject.fit(SQUARE)
-    if not isinstance(subject.at(shape).module(), Operation):
+    if not isinstance(subject.at(subject.fit(SQUARE)).module(), Operation):
         yield _not_claimed(check, "it is no operation")
         return
     taken = sorted(subject.capabilities.masks)
     groups = ((), *((part,) for part in taken), *itertools.combinations(taken, 2))
-    for shape in SHAPES:
+    for name, shape in SHAPES.items():
         for parts in groups:
-            label = "-".join((shape.name, "+".join(parts) or "plain"))
+            label = "-".join((name, "+".join(parts) or "plain"))
             if shape.queries > shape.keys and set(parts) & {"causal", "window", "alibi"}:
                 continue
             yield planned(check, label, subject, shape, parts, may_refuse=True)

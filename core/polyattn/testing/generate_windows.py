@@ -15,13 +15,15 @@ from polyattn.testing.variant import VariantSubject
 
 ASKED = (4, 2)
 """A window that is asked for by the mask."""
+WIDEST = 64
+"""Sequences of several windows of more keys take too long."""
 
 
 def further_window_checks(subject: Subject) -> Iterator[Check]:
     """Of a function from elsewhere nothing of this is known."""
     if not isinstance(subject, VariantSubject):
         return
-    for group in (_full, _shifts, _patterns, _eviction, _state_size):
+    for group in (_full, _shifts, _more_queries, _patterns, _eviction, _state_size):
         yield from group(subject)
 
 
@@ -67,10 +69,17 @@ def _full(subject: VariantSubject) -> Iterator[Check]:
         yield _not_claimed(check, "no window that may be as wide as the sequence is claimed")
 
 
+def _too_wide(function: Callable[..., None], window: int) -> Check:
+    why = f"its window of {window} keys takes too long; see an example of a narrower one"
+    return withheld(function, Status.NOT_RUN, why)
+
+
 def _shifts(subject: VariantSubject) -> Iterator[Check]:
     check = windows.check_shift_equivariance
     promised = _window_alone(subject)
-    if promised is not None:
+    if promised is not None and sum(promised) >= WIDEST:
+        yield _too_wide(check, sum(promised) + 1)
+    elif promised is not None:
         yield planned(check, "options", subject, *promised, "options")
     elif _asked(subject) and _pattern(subject, windows.LENGTH) is None:
         left, right = ASKED
@@ -78,6 +87,16 @@ def _shifts(subject: VariantSubject) -> Iterator[Check]:
         yield planned(check, "mask", subject, left, right, "mask")
     else:
         yield _not_claimed(check, "no window is claimed, or more than a window is seen")
+
+
+def _more_queries(subject: VariantSubject) -> Iterator[Check]:
+    check, claims = windows.check_more_queries_raise, subject.capabilities
+    parts = [part for part in windows.POSITIONED if part in claims.masks]
+    if not parts or not claims.unequal_lengths:
+        yield _not_claimed(check, "no mask that counts positions at L != S is claimed")
+        return
+    for part in parts:
+        yield planned(check, part, subject, part)
 
 
 def _patterns(subject: VariantSubject) -> Iterator[Check]:
@@ -103,9 +122,8 @@ def _eviction(subject: VariantSubject) -> Iterator[Check]:
         return
     by = "mask" if promised is None else "options"
     window = ASKED[0] + 1 if promised is None else promised[0] + 1
-    if window > state_sizes.WIDEST:
-        why = f"its window of {window} keys takes too long; see an example of a narrower one"
-        yield withheld(check, Status.NOT_RUN, why)
+    if window > WIDEST:
+        yield _too_wide(check, window)
         return
     for name, chunk in state_sizes.cuts(window).items():
         yield planned(check, name, subject, window, chunk, by)
@@ -115,6 +133,10 @@ def _state_size(subject: VariantSubject) -> Iterator[Check]:
     check = state_sizes.check_state_size
     if subject.capabilities.state == "none":
         yield _not_claimed(check, "no decoding state is claimed")
+        return
+    promised = subject.promised_window
+    if promised is not None and promised[0] >= WIDEST:
+        yield _too_wide(check, promised[0] + 1)
         return
     for mode in ("no_grad", *(("gradients",) if subject.backward else ())):
         yield planned(check, mode, subject, mode)

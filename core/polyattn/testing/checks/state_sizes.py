@@ -17,9 +17,6 @@ from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import Instance, Subject, blaming
 
-WIDEST = 64
-"""Three windows of more keys take too long."""
-
 
 def cuts(window: int) -> dict[str, int]:
     """Lengths of chunks that fall before, on and behind the edge of a window of so many keys."""

@@ -1,16 +1,19 @@
-"""G. Local attention: a window over everything, a sequence moved along, and declared patterns."""
+"""G. Local attention: wide windows, sequences moved along, more queries than keys, patterns."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from polyattn.capabilities import Refusal
-from polyattn.errors import ConfigError, Unsupported
+from polyattn.capabilities import Part, Refusal
+from polyattn.errors import ConfigError, PolyattnError, Unsupported
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, Shape, shape_of
 from polyattn.testing.checks.causality import row_gradients, seen_by
 from polyattn.testing.compare import output_tolerance
+from polyattn.testing.masks import slopes
 from polyattn.testing.numerics import VALUE_FLOAT64, compare, need_finite, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import Subject, blaming, softmax_definition
@@ -109,6 +112,40 @@ def check_shift_equivariance(subject: Subject, left: int, right: int, by: str) -
             tolerance=output_tolerance(sample),
             given=f"{sample.describe()}, window {left}, {right}",
         )
+
+
+POSITIONED: Mapping[Part, Callable[[Shape], Mask]] = {
+    "window": lambda shape: Mask.window(2, 1),
+    "alibi": lambda shape: Mask.alibi(slopes(shape.heads)),
+    "segments": lambda shape: Mask.segments(torch.zeros(shape.batch, shape.keys).long()),
+}
+"""Masks that count positions, of which the queries are the last L of S."""
+
+
+@proves(
+    "With more queries than keys, a mask that counts positions raises: some queries have none.",
+    causes=(
+        "forward() overridden, so that the base class checks nothing",
+        "a part of the mask that is dropped where it does not fit",
+    ),
+    claim="masks (window, alibi, segments)",
+)
+def check_more_queries_raise(subject: Subject, part: Part) -> None:
+    shape = subject.fit(Shape(name="", queries=8, keys=5))
+    sample = subject.draw(shape.of(queries=shape.keys))
+    longer = torch.cat([sample.q, sample.q], dim=2)
+    mask = POSITIONED[part](shape)
+    mask = mask & Mask.causal() if "causal" in subject.capabilities.requires else mask
+    sample = sample.having(q=longer).masked(mask)
+    told = f"L > S under {' and '.join(sorted(mask.parts))}"
+    try:
+        subject.at(shape).raw(sample)
+    except PolyattnError:
+        return
+    except Exception as error:
+        what = f"{told} raised {type(error).__name__}, expected MaskError"
+        raise Mismatch(Seen(what=what, given=sample.describe())) from error
+    raise Mismatch(Seen(what=f"{told} was answered, expected MaskError", given=sample.describe()))
 
 
 @proves(
