@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from tests.testing.planted import CAUGHT
+from tests.testing.planted import CAUGHT, CAUGHT_AT_DOORS
 from tests.testing.reports import table
 
 from polyattn.testing import checks
@@ -37,7 +37,7 @@ def properties() -> dict[str, Property]:
 def broken() -> dict[str, set[str]]:
     """The broken variants that each check must catch."""
     found: dict[str, set[str]] = defaultdict(set)
-    for variant, name in CAUGHT:
+    for variant, name in (*CAUGHT, *CAUGHT_AT_DOORS):
         found[name].add(variant.__name__)
     return found
 

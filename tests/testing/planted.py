@@ -11,3 +11,10 @@ CAUGHT: tuple[tuple[type, str], ...] = tuple(
     for entry in importlib.import_module(f"tests.testing.{path.stem}").CAUGHT
 )
 """(class, name of the check)."""
+
+CAUGHT_AT_DOORS = tuple(
+    entry
+    for name in ("things_hf", "things_modules", "things_models")
+    for entry in importlib.import_module(f"tests.testing.{name}").CAUGHT
+)
+"""(class or function, name of the check), for the doors of code that is no variant."""

@@ -1,0 +1,166 @@
+"""N. Whole modules and language models: who hears whom, with and without padding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from polyattn.testing.networks import ModuleSubject, Network, agree, described
+from polyattn.testing.numerics import need_finite
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subject import blaming, fixed_gradient
+
+CAUSAL_CAUSES = (
+    "no mask in one of the layers, or one that is off by one or turned round",
+    "a softmax, norm or maximum over the positions",
+    "a mask applied after the softmax, or a number in place of -inf",
+)
+
+
+@proves(
+    "Whatever comes later may change, even a hundredfold, without changing an output.",
+    causes=CAUSAL_CAUSES,
+)
+def check_module_causality_by_perturbation(subject: Network) -> None:
+    running, x = subject.build(), subject.draw(2, subject.fit(12))
+    before = running.quiet(x)
+    length = x.shape[1]
+    for t in sorted({1, 2, length // 2, length - 1}):
+        for loud in (1.0, 100.0) if x.is_floating_point() else (1.0,):
+            later = subject.changed(x, slice(t, None), loud=loud)
+            told = f"the output of the first {t} positions, once the later ones are others,"
+            given = f"{described(x)}, others {loud:g} times as large" if loud > 1 else described(x)
+            agree(told, running.quiet(later)[:, :t], before[:, :t], given=given)
+
+
+@proves(
+    "No output has a gradient to what comes later, and each has one to itself or to what it hears.",
+    causes=(*CAUSAL_CAUSES, "an output that hears nothing at all: its weights are all zero"),
+)
+def check_module_causality_by_gradient(subject: ModuleSubject) -> None:
+    running, x = subject.build(), subject.draw(1, subject.fit(8)).requires_grad_()
+    hears_nothing_later(running(x), x, described(x))
+
+
+def hears_nothing_later(out: Tensor, leaf: Tensor, given: str) -> None:
+    """Whether no row of out (B, S, width) has a gradient to a later position of leaf (B, S, E)."""
+    weight = fixed_gradient(out).to(out.dtype)
+    for t in range(out.shape[1]):
+        with blaming(given):
+            (grad,) = torch.autograd.grad((out[:, t] * weight[:, t]).sum(), leaf, retain_graph=True)
+        need_finite(f"the gradient of output {t}", grad, given)
+        reach = grad.abs().amax((0, 2))
+        later = [int(j) for j in reach.nonzero().flatten() if int(j) > t]
+        if later:
+            what = f"output {t} has a gradient of {float(reach[later[0]]):.2e} to position "
+            raise Mismatch(Seen(what=f"{what}{later[0]}, which comes later", given=given))
+        if not bool(reach[: t + 1].any()):
+            what = f"output {t} has no gradient to any position up to its own"
+            raise Mismatch(Seen(what=what, given=given))
+
+
+@proves(
+    "The first t outputs are those of the first t positions alone, for every t.",
+    causes=(
+        "something that is later heard: see the checks of causality",
+        "a scale, a mask or positions that depend on the length",
+        "causal by blocks only",
+    ),
+)
+def check_module_prefix_consistency(subject: Network) -> None:
+    running, x = subject.build(), subject.draw(2, subject.fit(12))
+    whole = running.quiet(x)
+    for t in sorted({subject.fit(t) for t in (1, 2, 5, 7, 11)}):
+        if t < x.shape[1]:
+            told = f"the first {t} outputs, against those of the first {t} positions alone,"
+            agree(told, whole[:, :t], running.quiet(x[:, :t]), given=described(x))
+
+
+PADDING_CAUSES = (
+    "the mask is not handed on to one of the layers",
+    "the mask read the other way round, or broadcast over the queries",
+    "a mean, norm or convolution over padding too",
+    "positions counted from the slot where padding comes first",
+)
+
+
+@proves(
+    "Padding at the end changes nothing: real positions give what they give without it.",
+    causes=PADDING_CAUSES,
+)
+def check_module_padding_equals_truncation(subject: Network) -> None:
+    lengths = [subject.fit(9), subject.fit(5), subject.fit(1)]
+    _padded_equals_alone(subject, lengths, left=False)
+
+
+@proves(
+    "Padding at the start changes nothing: real positions give what they give without it.",
+    causes=PADDING_CAUSES,
+)
+def check_lm_left_padding(subject: Network) -> None:
+    _padded_equals_alone(subject, [subject.fit(9), subject.fit(5), subject.fit(2)], left=True)
+
+
+def _padded_equals_alone(subject: Network, lengths: list[int], *, left: bool) -> None:
+    running = subject.build()
+    longest = max(lengths)
+    x = subject.draw(len(lengths), longest)
+    keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    keep = keep.flip(1) if left else keep
+    garbage = subject.changed(x, slice(None), loud=30.0)
+    x = torch.where(keep.view(*keep.shape, *[1] * (x.dim() - 2)), x, garbage)
+    given = described(x, keep=keep)
+    with torch.no_grad():
+        out = running(x, keep=keep)
+    for b, n in enumerate(lengths):
+        own = slice(longest - n, None) if left else slice(n)
+        alone = running.quiet(x[b : b + 1, own])
+        told = f"the output of the {n} real positions of sample {b}, against them alone,"
+        agree(told, out[b : b + 1, own], alone, given=given)
+
+
+@proves(
+    "A sample that is all padding gives no NaN, neither in the outputs nor in the gradients, and "
+    "disturbs no other sample.",
+    causes=("a softmax over -inf alone: NaN, and NaN in every gradient",),
+)
+def check_module_fully_masked_rows(subject: Network) -> None:
+    running, x = subject.build(), subject.draw(2, subject.fit(5))
+    keep = torch.ones(x.shape[:2], dtype=torch.bool)
+    keep[1] = False
+    given = described(x, keep=keep)
+    need_finite("the output of the sample without padding", running.quiet(x, keep=keep)[0], given)
+    out = running(x, keep=keep)
+    with blaming(given):
+        out[0].square().sum().backward()
+    if isinstance(running.function, nn.Module):
+        for name, parameter in running.module.named_parameters():
+            if parameter.grad is not None:
+                told = f"the gradient of {name}, from the outputs of the other sample alone,"
+                need_finite(told, parameter.grad, given)
+    need_finite("the output of the sample that is all padding", out, given)
+
+
+@proves(
+    "Another sequence to attend to may have another length, is heard, and only by its own sample.",
+    causes=(
+        "a length taken from x where that of the context is meant, or the other way round",
+        "keys or values computed from x",
+        "a view() that mixes samples",
+    ),
+)
+def check_module_context(subject: ModuleSubject) -> None:
+    running = subject.build()
+    x, context = subject.draw(3, subject.fit(5)), subject.draw(3, subject.fit(8), seed=1)
+    given = described(x, context=context)
+    leaf = context.clone().requires_grad_()
+    out = running(x, context=leaf)
+    with blaming(given):
+        (grad,) = torch.autograd.grad((out * fixed_gradient(out)).sum(), leaf)
+    deaf = (grad.abs().amax(-1) == 0).nonzero().tolist()
+    if deaf:
+        what = f"no output hears position {deaf[0][1]} of the context of sample {deaf[0][0]}"
+        raise Mismatch(Seen(what=what, given=given))
+    alone = running.quiet(x[:1], context=context[:1])
+    told = "the output of sample 0 in the batch, against the sample alone,"
+    agree(told, out[:1].detach(), alone, given=given)

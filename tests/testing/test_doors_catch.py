@@ -1,0 +1,70 @@
+"""The doors of modules, models and transformers' functions: every check catches what it is for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.testing import things_hf, things_models, things_modules
+
+from polyattn.testing import Result, Status, run_checks
+from polyattn.testing.door_hf import hf_door
+from polyattn.testing.door_lm import model_door
+from polyattn.testing.door_module import module_door
+
+OPENED: dict[str, Callable[[Any], Any]] = {
+    "module": lambda thing: module_door(thing.__name__, thing, patience=30.0),
+    "lm": lambda thing: model_door(thing.__name__, thing, patience=30.0),
+    "hf": lambda thing: hf_door(thing.__name__, lambda: thing, patience=30.0),
+}
+THINGS = {"module": things_modules, "lm": things_models, "hf": things_hf}
+CAUGHT = tuple(
+    (door, thing, check) for door, module in THINGS.items() for thing, check in module.CAUGHT
+)
+
+
+def results_of(door: str, thing: Any, name: str | None = None) -> list[Result]:
+    checks = OPENED[door](thing).checks()
+    wanted = [check for check in checks if name in (None, check.id.partition("[")[0])]
+    assert wanted, f"{name} is not asked of {thing.__name__}"
+    return run_checks(wanted, on_fail="collect", limit=30.0)
+
+
+@pytest.mark.parametrize(
+    ("door", "thing", "name"), CAUGHT, ids=[f"{x.__name__}-{name}" for _, x, name in CAUGHT]
+)
+def test_a_fault_is_caught_by_name(door: str, thing: Any, name: str) -> None:
+    found = results_of(door, thing, name)
+    bad = [result for result in found if result.failure is not None]
+    assert bad, [f"{result.status} {result.reason}" for result in found]
+    assert all(result.status in (Status.FAILED, Status.DOES_NOT_HOLD) for result in bad)
+    assert name in str(bad[0].failure)
+
+
+@pytest.mark.parametrize(
+    ("door", "thing"),
+    [(door, thing) for door, module in THINGS.items() for thing in module.GOOD],
+    ids=[thing.__name__ for module in THINGS.values() for thing in module.GOOD],
+)
+def test_right_code_passes_everything(door: str, thing: Any) -> None:
+    opened = OPENED[door](thing)
+    results = run_checks(opened.checks(), on_fail="collect")
+    failed = [f"{result.id}: {result.reason}" for result in results if result.failure]
+    assert failed == []
+    assert len(results) > 25
+    assert not opened.verdict(results).startswith("not")
+
+
+def test_every_check_catches_at_least_two() -> None:
+    kills = Counter(name for _, _, name in CAUGHT)
+    known = {
+        check.id.partition("[")[0]
+        for door, module in THINGS.items()
+        for thing in module.GOOD
+        for check in OPENED[door](thing).checks()
+        if check.id.startswith(("check_module", "check_lm", "check_hf"))
+    }
+    assert {name: kills[name] for name in known if kills[name] < 2} == {}
+    assert set(kills) <= known
