@@ -167,7 +167,10 @@ class Registry:
             return f"unknown name {name!r}: no plugin found; for a checkout: `make`"
         listing = ", ".join(self.names()) or "none"
         hint = self._suggested(name)
-        return f"unknown name {name!r}{hint}; known: {listing}{self._failures()}"
+        rest = self._failures() or (
+            "" if hint else "; if a plugin brings it, install that one here"
+        )
+        return f"unknown name {name!r}{hint}; known: {listing}{rest}"
 
     def _suggested(self, name: str) -> str:
         """The nearest name. A member of an operation is seldom what was meant: what can be asked

@@ -315,6 +315,8 @@ def test_variants_operations_and_presets_share_one_name_space(install: Install) 
 def test_an_unknown_name_gives_the_closest_and_the_known_ones() -> None:
     with pytest.raises(UnknownName, match=r"'sofmax', did you mean 'softmax'\?; known: softmax, "):
         discover().find("sofmax")
+    with pytest.raises(UnknownName, match=r"if a plugin brings it, install that one here$"):
+        discover().find("of_a_plugin")
 
 
 def test_a_checkout_that_was_never_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ def test_its_whole_life(environment: Environment, tmp_path: Path) -> None:
     assert not {"additive", "narrow_additive"} & set(listed(environment))
     built, loaded = script(environment, GONE, tmp_path / "run")
     assert built.startswith("UnknownName: attention: unknown name 'additive'; known: softmax, ")
+    assert built.endswith("; if a plugin brings it, install that one here")
     assert "unknown name 'additive'" in loaded
     environment.pip_install(PACKAGE)
 
