@@ -66,7 +66,8 @@ def _copied(
     """What a variant built afresh gives with the parameters of another."""
     with seeded(1):
         twin = subject.factory(config, like.sizes)
-    twin.to(sample.dtype).eval().load_state_dict(like.state_dict())
+    twin = subject.place.settle(twin.to(sample.dtype).eval())
+    twin.load_state_dict(like.state_dict())
     return twin(sample.q, sample.k, sample.v, sample.mask, sample.inputs)
 
 

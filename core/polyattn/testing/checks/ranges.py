@@ -119,7 +119,7 @@ def check_autocast(subject: Subject, dtype: torch.dtype, parts: tuple[Part, ...]
 def _under_autocast(instance: Instance, sample: Sample, given: str) -> Outcome:
     """Forward under autocast, backward outside of it, as a training step does it."""
     fresh = sample.each(lambda x: x.detach().clone().requires_grad_())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(instance.subject.place.name, dtype=torch.bfloat16):
         out = instance(fresh if instance.subject.backward else sample)
     grads: dict[str, Tensor] = {}
     if instance.subject.backward:
