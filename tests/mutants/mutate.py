@@ -13,10 +13,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
-from tests.mutants.operators import OPERATORS, claims, is_claim, reassigned
+from tests.mutants.operators import OPERATORS, claims, detached, is_claim, reassigned
 
 SOURCES = Path(__file__).parents[2] / "plugins" / "polyattn_plugins"
 
@@ -24,6 +25,8 @@ LEFT_ALONE = frozenset({"examples", "_flash_on_cuda"})
 """Functions that are no part of what is checked here."""
 TEXTS = frozenset({"Refusal", "Field"})
 """Calls whose arguments speak to people, or are a choice that no check can know."""
+KERNELS = ("_kernel", "_backward", "_chunks")
+"""Ends of the names of files that are run inside operators of torch, where no gradient is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +77,21 @@ def files() -> list[Path]:
     return [path for path in sorted(SOURCES.glob("*.py")) if path.name != "__init__.py"]
 
 
+@cache
 def digest(path: Path) -> str:
-    """What changes with the code of a file, and not with its comments, docstrings or lines."""
+    """What changes with the code of a file or the ways to change it, not with texts or lines."""
+    ways = [Path(__file__), Path(__file__).with_name("operators.py")]
+    codes = "".join(_code(each) for each in (path, *ways))
+    return hashlib.sha256(codes.encode()).hexdigest()[:12]
+
+
+def _code(path: Path) -> str:
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
             body[:] = [part for part in body if not _is_text(part)]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+    return ast.dump(tree)
 
 
 def mutants(path: Path) -> list[Mutant]:
@@ -89,9 +99,10 @@ def mutants(path: Path) -> list[Mutant]:
     tree = ast.parse(path.read_text(), str(path))
     found: list[Mutant] = []
     numbers: Counter[str] = Counter()
-    for place, node, function in _places(tree, path.stem, tree, ""):
+    recorded = not path.stem.endswith(KERNELS)
+    for place, node, function in _places(tree, ""):
         seen = {ast.dump(node)}
-        for name, after in _changes(node, place):
+        for name, after in _changes(node, recorded):
             if ast.dump(after) in seen:
                 continue
             seen.add(ast.dump(after))
@@ -102,20 +113,18 @@ def mutants(path: Path) -> list[Mutant]:
     return found
 
 
-def _changes(node: ast.AST, place: Place) -> Iterator[tuple[str, ast.AST]]:
+def _changes(node: ast.AST, recorded: bool) -> Iterator[tuple[str, ast.AST]]:
+    """What could stand for a node. recorded: autograd follows what is computed here."""
     if is_claim(node):
         yield from claims(node)
         return
-    if place.field == "slice" and isinstance(node, ast.Constant | ast.UnaryOp):
-        place = Place(place.parent, "index", None)
     for operator in OPERATORS:
-        for after in operator(node):
-            yield operator.__name__, after
+        if recorded or operator is not detached:
+            for after in operator(node):
+                yield operator.__name__, after
 
 
-def _places(
-    node: ast.AST, module: str, parent: ast.AST, function: str
-) -> Iterator[tuple[Place, ast.AST, str]]:
+def _places(node: ast.AST, function: str) -> Iterator[tuple[Place, ast.AST, str]]:
     """Every node that may be changed, with the function that it is in, source order."""
     bound = reassigned(node) if isinstance(node, ast.FunctionDef) else frozenset[int]()
     for field, value in ast.iter_fields(node):
@@ -132,8 +141,8 @@ def _places(
             removable = not isinstance(child, ast.Assign) or id(child) in bound
             if removable:
                 yield place, child, inner
-            if not is_claim(child) and not _called(child, TEXTS):
-                yield from _places(child, module, node, inner)
+            if not is_claim(child):
+                yield from _places(child, inner)
 
 
 def _untouched(node: ast.AST, function: str) -> bool:
@@ -142,7 +151,7 @@ def _untouched(node: ast.AST, function: str) -> bool:
     if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
         return True
     kinds = ast.Import | ast.ImportFrom | ast.Raise | ast.Assert | ast.JoinedStr
-    return isinstance(node, kinds) or _is_text(node)
+    return isinstance(node, kinds) or _is_text(node) or _called(node, TEXTS)
 
 
 def _is_text(node: ast.AST) -> bool:
