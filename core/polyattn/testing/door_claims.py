@@ -42,12 +42,28 @@ def claim(subject: FunctionSubject, probe: Probe, known: Flow | None, *, softmax
         unequal_lengths=unequal,
         grouped_heads="no" if groups is None else "native",
         value_width=wide and subject.width is None,
-        lengths=Lengths(multiple_of=probe.length if probe.length > 6 else 1),
+        lengths=Lengths(multiple_of=_step(probe)),
         devices={"cpu": support},
         exactness="exact" if softmax else "own kernel",
         rows_sum_to_one=softmax or _sums_to_one(probe),
         key_order_invariant=softmax,
     )
+
+
+def _step(probe: Probe) -> int:
+    """The number of which a length must be a multiple, as far as some lengths tell."""
+    if probe.length > 6:
+        return probe.length
+
+    def taken(length: int) -> bool:
+        return probe.tried(probe.sample(queries=length, keys=length)) is not None
+
+    if taken(5) or taken(7):
+        return 1
+    reason = probe.error
+    step = next((n for n in (2, 3) if taken(2 * n + 6) and taken(4 * n)), 6)
+    probe.say(f"it takes no length of 5 or 7 ({reason}): checked at multiples of {step}")
+    return step
 
 
 def _alignment(probe: Probe, calling: Calling, known: Flow | None) -> str:

@@ -93,8 +93,8 @@ def _at_its_width(probe: Probe, found: Found) -> Found:
     return Found(found.layout, found.length, width, notes, flow, fixed=True)
 
 
-def keeps_its_width(probe: Probe, flow: Flow) -> bool:
-    """Whether it is right at the width that was found and at no other."""
+def keeps_its_width(probe: Probe, flow: Flow | None) -> bool:
+    """Whether it is right at the width that was found and at no other; without a flow, answered."""
     sample = probe.sample(width=probe.width + 4)
     keep = triangle(*sample.lengths) if flow == "causal" else None
     got = probe.tried(sample)
@@ -102,7 +102,7 @@ def keeps_its_width(probe: Probe, flow: Flow) -> bool:
         probe.say(f"it takes no other width than {probe.width} ({probe.error}): checked there")
         return True
     scale = probe.width**-0.5
-    if distance(got, softmax_of(sample, keep, scale=scale)) < LOOSE:
+    if flow is not None and distance(got, softmax_of(sample, keep, scale=scale)) < LOOSE:
         probe.say(
             f"its scale is {scale:.4g} for every width: right for D = {probe.width}, "
             f"and checked there"

@@ -52,6 +52,8 @@ class Calling:
     given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Keywords that every call has, where it does not say otherwise."""
     causal_flag: str | None = None
+    flag_with_mask: bool = False
+    """The causal flag and a mask may be given together: then both must hold."""
     grouped: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     """Keywords to pass where key heads are fewer."""
     meddles: bool = False
@@ -178,13 +180,19 @@ class FunctionInstance(Instance):
         if mask.is_full:
             open_ = how.mask_arg is not None and how.mask_needed
             return {str(how.mask_arg): self._lowered(mask, sample)} if open_ else {}
-        if how.causal_flag and mask.parts == {"causal"} and not mask.prefix and _square(sample):
-            return {how.causal_flag: True}
-        if how.mask_arg is None:
+        flagged: dict[str, Any] = {}
+        alone = mask.parts == {"causal"}
+        if how.causal_flag and mask.prefix == 0 and _square(sample):
+            # A tensor that says it too would hide a flag that is dropped beside a mask.
+            if alone or how.flag_with_mask:
+                flagged, mask = {how.causal_flag: True}, mask.without("causal")
+            if alone:
+                return flagged
+        if how.mask_arg is None or (how.mask_form == "keys" and mask.prefix is not None):
             why = self.subject.why_square_only or "only where L = S"
             way_out = "name the argument that takes a mask with --mask-arg"
             raise Unsupported(self.subject.name, [Refusal("causal", "L != S", why, way_out)])
-        return {how.mask_arg: self._lowered(mask, sample)}
+        return {**flagged, how.mask_arg: self._lowered(mask, sample)}
 
     def _lowered(self, mask: Mask, sample: Sample) -> Tensor:
         """The mask as the tensor that this function takes."""

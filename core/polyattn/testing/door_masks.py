@@ -167,3 +167,22 @@ def adds_floats(probe: Probe, calling: Calling, flow: Flow | None) -> bool:
             probe.say(f"float masks to {name} are read as booleans: no biases")
             return False
     return bool(got.isfinite().all())
+
+
+def takes_flag_with_mask(probe: Probe, calling: Calling) -> bool:
+    """Whether the causal flag and a mask may be given together; what comes out, the checks say."""
+    if calling.causal_flag is None or calling.mask_arg is None:
+        return False
+    length = probe.length
+    keep = torch.ones(2, 2, length, length, dtype=torch.bool)
+    meaning: Meaning = "attend" if calling.true_attends else "masked"
+    meaning = "floats" if calling.as_floats else "ones" if calling.as_ones else meaning
+    mask = mask_of(probe, keep, calling.mask_form, meaning)
+    both = {calling.causal_flag: True, calling.mask_arg: mask}
+    if probe.tried(probe.sample(), **both) is None:
+        probe.say(
+            f"{calling.causal_flag} and {calling.mask_arg} together are refused ({probe.error}): "
+            "causal is then said in the mask"
+        )
+        return False
+    return True

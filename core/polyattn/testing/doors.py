@@ -24,7 +24,7 @@ from polyattn.testing.door_diagnose import RANDOM, nearest
 from polyattn.testing.door_find import Found, find_layout, keeps_its_width
 from polyattn.testing.door_function import Calling, Flow, Function, FunctionSubject
 from polyattn.testing.door_load import load_thing
-from polyattn.testing.door_masks import adds_floats, find_mask
+from polyattn.testing.door_masks import adds_floats, find_mask, takes_flag_with_mask
 from polyattn.testing.door_probe import Probe
 from polyattn.testing.door_reference import LOOSE, softmax_of, triangle
 from polyattn.testing.door_roots import (
@@ -237,7 +237,7 @@ def _walked_through(
         "--reference none" if wishes.reference == "none" else "no reference matched"
     )
     small = (probe.length, probe.width) == (6, 8)
-    if found.fixed or not small or (right and keeps_its_width(probe, flow)):
+    if found.fixed or not small or keeps_its_width(probe, flow if right else None):
         subject.width = probe.width
     claim(subject, probe, known, softmax=wishes.reference != "none")
     subject.notes = tuple(probe.notes)
@@ -294,7 +294,11 @@ def _masks(
     except CheckFailure as failure:
         check = failing(failure.check, "mask argument", failure.property, failure.seen)
         roots.append(Root(check, explains_masks, failure.seen.what))
-    calling = dataclasses.replace(calling, adds_floats=adds_floats(probe, calling, known))
+    calling = dataclasses.replace(
+        calling,
+        adds_floats=adds_floats(probe, calling, known),
+        flag_with_mask=takes_flag_with_mask(probe, calling),
+    )
     if known is not None:
         roots += causes_of(probe, calling, known)
     return calling, known
