@@ -20,11 +20,11 @@ class StandIn(nn.Module):
     scaling: float
     attention_dropout: float
     sliding_window: int | None
-    config: Config
+    config: LayerConfig
 
 
 @dataclasses.dataclass
-class Config:
+class LayerConfig:
     """What such a function reads of the model's config."""
 
     num_attention_heads: int
@@ -47,7 +47,7 @@ def stand_in(q: Tensor, k: Tensor, *, is_causal: bool = False, training: bool = 
     layer.scaling = width**-0.5
     layer.attention_dropout = 0.0
     layer.sliding_window = None
-    layer.config = Config(heads, key_heads, heads * width, width)
+    layer.config = LayerConfig(heads, key_heads, heads * width, width)
     return layer.train(training)
 
 
@@ -133,6 +133,9 @@ def heads_first(found: HfFunction) -> Callable[..., Any]:
             attention_mask: Tensor | None = None,
             is_causal: bool = False,
         ) -> Any:
+            if is_causal and attention_mask is not None:
+                # Where there is a mask it says everything, and module.is_causal is not read.
+                raise ValueError("with a mask is_causal says nothing: the mask says it")
             return found(q, k, v, attention_mask, is_causal=is_causal)
 
         return flagged

@@ -56,7 +56,10 @@ class Padding:
         }[self.form]()
         formed = formed.clone()
         if self.meaning == "floats":
-            return torch.zeros(formed.shape, dtype=dtype).masked_fill(~formed, -torch.inf)
+            # Not -inf: the usual convention, under which a row of padding alone is no NaN.
+            return torch.zeros(formed.shape, dtype=dtype).masked_fill(
+                ~formed, torch.finfo(dtype).min
+            )
         if self.meaning in ("ones", "numbers"):
             return formed.to(torch.int64 if self.meaning == "ones" else dtype)
         return formed if self.meaning == "attend" else ~formed
@@ -76,7 +79,7 @@ class Padding:
             "masked": "True is padding",
             "ones": "1 is real and 0 is padding",
             "numbers": "1.0 is real and 0.0 is padding",
-            "floats": "0.0 is real and -inf is padding",
+            "floats": "0.0 is real and the least number is padding",
         }[self.meaning]
         return f"padding goes to {self.name} as {shape}, where {meaning}"
 
