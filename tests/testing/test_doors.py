@@ -203,3 +203,25 @@ def test_neighbours_of_a_file_can_be_imported(tmp_path: Path) -> None:
 def test_a_wrong_target_is_a_question_that_is_wrong(target: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_door(target)
+
+
+def test_a_mask_that_is_dropped_beside_the_causal_flag_is_found() -> None:
+    results = run(opened("flag_beats_mask"))
+    bad = {result.name for result in results if not result.status.good}
+    assert "check_causal_with_padding" in bad
+    assert not bad & {"check_matches_reference", "check_causality_by_gradient"}
+
+
+def test_lengths_that_come_in_blocks_are_found_out() -> None:
+    door = opened("blocks_of_two")
+    assert door.subject is not None
+    assert door.subject.capabilities.lengths.multiple_of == 2
+    assert failed(run(door)) == []
+
+
+def test_a_width_that_is_fixed_is_found_out_without_a_reference_too() -> None:
+    door = opened("one_width", Wishes(reference="none"))
+    assert door.subject is not None
+    assert door.subject.width == 8
+    assert "made for a width of 8" in " ".join(door.notes)
+    assert failed(run(door)) == []

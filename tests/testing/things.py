@@ -259,6 +259,29 @@ def raises_later(q, k, v):
     return by_hand(q, k, v)
 
 
+def flag_beats_mask(q, k, v, key_mask=None, causal=False):
+    scores = q @ k.mT * q.shape[-1] ** -0.5
+    closed = torch.zeros_like(scores, dtype=torch.bool)
+    if causal:
+        closed = torch.ones_like(closed).triu(1 + k.shape[2] - q.shape[2])
+    elif key_mask is not None:
+        closed = ~key_mask[:, None, None].expand_as(scores)
+    scores = scores.masked_fill(closed, -torch.inf)
+    return (
+        scores.masked_fill(closed.all(-1, keepdim=True), 0).softmax(-1).masked_fill(closed, 0) @ v
+    )
+
+
+def blocks_of_two(q, k, v):
+    assert q.shape[2] % 2 == 0, "lengths must be even"
+    return by_hand(q, k, v)
+
+
+def one_width(q, k, v):
+    assert q.shape[3] == 8, "made for a width of 8"
+    return q.relu() @ (k.relu().mT @ v)
+
+
 def prints(q, k, v):
     print("scores", q.shape)
     return by_hand(q, k, v)
