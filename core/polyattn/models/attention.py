@@ -74,7 +74,7 @@ class Plan:
         """A reach ahead says nothing where no token sees what comes after it, and it costs the
         decoding state."""
         right = getattr(self.blueprint.config, "right", None)
-        if "causal" in parts and isinstance(right, int) and right > 0:
+        if "causal" in parts and type(right) is int and right > 0:
             way_out = "set right to 0, or use an encoder, whose tokens see both ways"
             yield Refusal("right", right, f"0 in a {self.config.model}", way_out)
 
