@@ -64,17 +64,7 @@ def _peak(instance: Instance, sample: Sample) -> int:
             torch.autograd.backward(out.sum())
 
     call()  # What is made once and kept is not counted.
-    return peak_on_cuda(call) if instance.subject.place.name == "cuda" else peak_of(call)
-
-
-def peak_on_cuda(call: Callable[[], object]) -> int:
-    """The most bytes beyond those held before, on the current CUDA device."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    return peak_of(call)
 
 
 def peak_of(call: Callable[[], object]) -> int:
