@@ -20,9 +20,10 @@ HERE = Path(__file__).parent
 OUTCOMES = HERE / "outcomes.jsonl"
 EQUIVALENT = HERE / "equivalent.yaml"
 SAMPLED = 100
-ONE_IN = {"dropped_argument": 6, "swapped_arguments": 6}
-"""Of these there are many, most of which raise at once: one in so many is made, of others one in
-two."""
+SHARES = {"dropped_argument": 1 / 8, "swapped_arguments": 1 / 8}
+"""The share of mutants that are made, by operator: of these there are many, and most raise."""
+SHARE = 1 / 3
+"""That of all others."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def operator_of(id: str) -> str:
 
 def chosen(every: Iterable[Mutant]) -> list[Mutant]:
     """The mutants that are made: drawn by their ids, so that each stays in or out for good."""
-    return [m for m in every if _draw("made", m.id) % ONE_IN.get(operator_of(m.id), 2) == 0]
+    return [m for m in every if _draw("made", m.id) < SHARES.get(operator_of(m.id), SHARE)]
 
 
 def sample(records: Iterable[Record]) -> list[Record]:
@@ -78,8 +79,9 @@ def sample(records: Iterable[Record]) -> list[Record]:
     return sorted(usual, key=lambda record: _draw("sampled", record.id))[:SAMPLED]
 
 
-def _draw(salt: str, id: str) -> int:
-    return int(hashlib.sha256(f"{salt} {id}".encode()).hexdigest(), 16)
+def _draw(salt: str, id: str) -> float:
+    """A number from 0 to 1, always the same for an id."""
+    return int.from_bytes(hashlib.sha256(f"{salt} {id}".encode()).digest()[:8]) / 2**64
 
 
 def equivalent() -> dict[str, str]:

@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import torch
+from tests.testing.broken_maps import PlainGate
 from tests.testing.correct import Plain
 from torch import Tensor
 
-from polyattn import Inputs, KeyValueState, Mask, Sizes, State
+from polyattn import Inputs, KeyValueState, Mask, Options, Sizes, State
 
 
 class AnswersInTheDtypeOfTheState(Plain):
@@ -85,6 +86,22 @@ class PrefixFromTheFirstQuery(Plain):
         return super().keep(mask, logits)
 
 
+class WidthRoundedDown(PlainGate):
+    class Config(Options):
+        ratio: float = 0.25
+        min_width: int = 1
+
+    def hidden(self, channels: int) -> int:
+        return max(self.config.min_width, int(channels * self.config.ratio))
+
+
+class RatioUnread(WidthRoundedDown):
+    """Always the least width."""
+
+    def hidden(self, channels: int) -> int:
+        return self.config.min_width
+
+
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
     (RemembersInHalf, "check_decode_low_precision"),
@@ -94,4 +111,6 @@ CAUGHT = (
     (StepsByItsOwnSizes, "check_state_sizes_given_late"),
     (PrefixIgnored, "check_causal_prefix"),
     (PrefixFromTheFirstQuery, "check_causal_prefix"),
+    (WidthRoundedDown, "check_fm_hidden_width"),
+    (RatioUnread, "check_fm_hidden_width"),
 )

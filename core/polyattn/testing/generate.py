@@ -29,6 +29,7 @@ from polyattn.testing.generate_life_cycle import life_cycle_checks
 from polyattn.testing.generate_maps import feature_maps
 from polyattn.testing.generate_masks import causality, decoding, masks
 from polyattn.testing.generate_values import further_value_checks
+from polyattn.testing.generate_widths import hidden_widths
 from polyattn.testing.generate_windows import further_window_checks
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
@@ -43,6 +44,7 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
     """
     if isinstance(subject, FeatureMapSubject):
         yield from feature_maps(subject)
+        yield from hidden_widths(subject)
         return
     for group in (
         output_checks,
