@@ -87,8 +87,7 @@ class PlainPattern(Plain):
         place = torch.arange(queries, device=device)[:, None] + keys - queries
         distance = place - torch.arange(keys, device=device)
         near = [
-            (distance >= 0) & (distance <= self.config.reach + head)
-            for head in range(self.heads)
+            (distance >= 0) & (distance <= self.config.reach + head) for head in range(self.heads)
         ]
         return torch.stack(near) | (distance % 2 == 0)
 
