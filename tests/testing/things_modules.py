@@ -99,10 +99,10 @@ class DrawsInTheCall(Attention):
         return super().merge(x)
 
 
-class ScalesItsInput(Attention):
+class ShiftsItsInput(Attention):
     def forward(self, x, key_padding_mask=None):
         with torch.no_grad():
-            x *= 0.5
+            x += 0.1
         return super().forward(x, key_padding_mask)
 
 
@@ -465,7 +465,7 @@ CAUGHT = (
     (ReturnsNothing, "check_module_output"),
     (DropsInEvaluation, "check_module_eval_deterministic"),
     (DrawsInTheCall, "check_module_eval_deterministic"),
-    (ScalesItsInput, "check_module_inputs_not_mutated"),
+    (ShiftsItsInput, "check_module_inputs_not_mutated"),
     (InvertsItsMask, "check_module_inputs_not_mutated"),
     (Prints, "check_module_global_state_untouched"),
     (SetsTheThreads, "check_module_global_state_untouched"),

@@ -28,7 +28,12 @@ def check(
     every: Annotated[bool, typer.Option("--all", help="Check everything registered.")] = False,
     door: Annotated[
         str | None,
-        typer.Option("--as", metavar="DOOR", help="sdpa: a function of (q, k, v)."),
+        typer.Option(
+            "--as",
+            metavar="sdpa|hf|module|lm",
+            help="A function of (q, k, v), one of transformers, a module over (B, S, E), or a "
+            "model from ids to logits.",
+        ),
     ] = None,
     causal: Annotated[
         bool, typer.Option("--causal", help="It is meant to be causal (else: found out).")
@@ -44,6 +49,15 @@ def check(
         str | None,
         typer.Option(metavar="none", help="none: it is not meant to be softmax attention."),
     ] = None,
+    width: Annotated[
+        int | None, typer.Option(metavar="E", help="The width of a module (else: found out).")
+    ] = None,
+    vocab: Annotated[
+        int | None, typer.Option(metavar="V", help="The ids of a model (else: found out).")
+    ] = None,
+    cache_arg: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The argument that takes a cache.")
+    ] = None,
     extended: Annotated[
         bool, typer.Option("--extended", help="Run what takes seconds, too: compilation.")
     ] = False,
@@ -54,14 +68,20 @@ def check(
     Exits 0 where all that is claimed holds, 1 where something fails, 2 where the question is
     wrong, 130 where it is interrupted.
     """
-    flags = {"--mask-arg": mask_arg, "--true-means": true_means, "--reference": reference}
+    flags: dict[str, object] = {
+        "--mask-arg": mask_arg,
+        "--true-means": true_means,
+        "--reference": reference,
+    }
+    flags |= {"--width": width, "--vocab": vocab, "--cache-arg": cache_arg}
     given = [name for name, value in flags.items() if value is not None]
     _consistent(target, every, door, given + (["--causal"] if causal else []))
     import torch
 
     # The tensors are tiny: on a busy machine, threads spend their time waiting for each other.
     torch.set_num_threads(1)
-    wishes = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
+    wishes: dict[str, Any] = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
+    wishes |= {"width": width, "vocab": vocab, "cache_arg": cache_arg}
     reports: list[Report] = []
     interrupted = False
     try:
@@ -132,15 +152,15 @@ def _registered(report: Report, extended: bool, *, among_others: bool) -> None:
 def _through_door(
     report: Report, door: str, wishes: Mapping[str, Any], reference: str | None
 ) -> None:
-    from polyattn.testing.doors import Wishes, open_door
+    from polyattn.testing.entrances import Flags, open_any
 
     if wishes["true_means"] not in (None, "attend", "mask"):
         raise ConfigError(f"--true-means {wishes['true_means']}: expected attend or mask")
     if reference not in (None, "none"):
         raise ConfigError(f"--reference {reference}: expected none")
     report.begin()
-    wished = Wishes(**wishes, reference="none" if reference else "softmax")
-    opened = open_door(report.name, wished, door=door, patience=PATIENCE)
+    wished = Flags(**wishes, reference="none" if reference else "softmax")
+    opened = open_any(report.name, wished, door=door, patience=PATIENCE)
     report.note(opened.notes)
     report.run(opened.checks(), limit=PATIENCE)
     report.say(f"{report.name}: {opened.verdict(report.results)}")

@@ -12,7 +12,7 @@ from polyattn.testing.door_lm import ModelWishes, model_door
 from polyattn.testing.door_load import load_thing
 from polyattn.testing.door_module import ModuleWishes, module_door
 from polyattn.testing.door_roots import failing
-from polyattn.testing.doors import LOADS, MAKES, Wishes, door_of
+from polyattn.testing.doors import LOADS, MAKES, Wishes, open_door
 from polyattn.testing.networks import Function
 from polyattn.testing.planned import Check
 from polyattn.testing.results import Property, Result, Seen
@@ -87,6 +87,8 @@ def open_any(
     """
     flags = flags or Flags()
     _known(door, flags)
+    if door == "sdpa":
+        return open_door(target, _wishes(flags), patience=patience)
     loaded = load_thing(target, patience)
     before: list[Check] = []
     if loaded.problem:
@@ -122,14 +124,8 @@ def _known(door: str, flags: Flags) -> None:
 def _opened(
     door: str, name: str, make: Callable[[], Function], flags: Flags, patience: float | None
 ) -> Opened:
-    wishes = Wishes(
-        causal=flags.causal,
-        mask_arg=flags.mask_arg,
-        true_means=flags.true_means,
-        reference=flags.reference,
-    )
     if door == "hf":
-        return hf_door(name, make, wishes, patience)
+        return hf_door(name, make, _wishes(flags), patience)
     if door == "module":
         module = ModuleWishes(
             causal=flags.causal,
@@ -138,15 +134,22 @@ def _opened(
             width=flags.width,
         )
         return module_door(name, make, module, patience)
-    if door == "lm":
-        model = ModelWishes(
-            mask_arg=flags.mask_arg,
-            true_means=flags.true_means,
-            vocab=flags.vocab,
-            cache_arg=flags.cache_arg,
-        )
-        return model_door(name, make, model, patience)
-    return door_of(name, make, wishes, patience)
+    model = ModelWishes(
+        mask_arg=flags.mask_arg,
+        true_means=flags.true_means,
+        vocab=flags.vocab,
+        cache_arg=flags.cache_arg,
+    )
+    return model_door(name, make, model, patience)
+
+
+def _wishes(flags: Flags) -> Wishes:
+    return Wishes(
+        causal=flags.causal,
+        mask_arg=flags.mask_arg,
+        true_means=flags.true_means,
+        reference=flags.reference,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -352,7 +352,8 @@ def step(running: Running, x: Tensor, *, weight: Tensor | None = None, **keyword
     out = running(x, **keywords)
     given = f"{described(x, **keywords)}, backward"
     with blaming(given):
-        out.backward((fixed_gradient(out) if weight is None else weight).to(out.dtype))
+        if out.requires_grad:
+            out.backward((fixed_gradient(out) if weight is None else weight).to(out.dtype))
     grads = {
         name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone()
         for name, leaf in leaves.items()

@@ -109,9 +109,10 @@ COPIES: Mapping[str, Callable[[nn.Module], nn.Module]] = {
 def check_module_deepcopy_pickle(subject: Network, how: str) -> None:
     running, x = subject.build(), subject.draw(2, subject.fit(6))
     given = f"{described(x)}, {how} after forward and backward"
-    out = running(x)
+    out = running(x.clone().requires_grad_(x.is_floating_point()))
     with blaming(given):
-        out.backward(fixed_gradient(out).to(out.dtype))
+        if out.requires_grad:
+            out.backward(fixed_gradient(out).to(out.dtype))
         # Before any other call, which would replace what this one left.
         twin = running.of(COPIES[how](running.module))
     before = running.quiet(x)

@@ -1,0 +1,168 @@
+"""``polyattn check file.py:thing --as hf | module | lm``: what is found out, said, and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyattn.cli import main
+from polyattn.errors import ConfigError
+from polyattn.testing import Result, run_checks
+from polyattn.testing.entrances import Flags, Opened, open_any
+
+HERE = Path(__file__).parent
+FILES = {"hf": "things_hf.py", "module": "things_modules.py", "lm": "things_models.py"}
+
+
+def opened(
+    door: str, name: str, flags: Flags | None = None, patience: float | None = None
+) -> Opened:
+    target = name if ":" in name else f"{HERE / FILES[door]}:{name}"
+    return open_any(target, flags, door=door, patience=patience)
+
+
+def run(door: Opened) -> list[Result]:
+    return run_checks(door.checks(), on_fail="collect")
+
+
+@pytest.mark.parametrize(
+    ("door", "name", "words"),
+    [
+        ("module", "Attention", "x has the width 16"),
+        ("module", "Attention", "padding goes to key_padding_mask as (B, S), where True is padd"),
+        ("module", "Attention", "outputs hear later positions: not causal"),
+        ("module", "Causal", "no output hears a later position: causal"),
+        ("module", "StrictlyLeaky", "pairs hear what comes later: taken to be meant causal"),
+        ("module", "SequenceFirst", "(S, B, E), the sequence first"),
+        ("module", "Cross", "it attends to another sequence (context)"),
+        ("module", "Cross", "it does not know the order of positions"),
+        ("module", "TableLeftBehind", "float64 is not taken"),
+        ("lm", "Model", "the vocabulary has 23 ids"),
+        ("lm", "Model", "it takes up to 32 ids"),
+        ("lm", "Model", "it decodes with a cache in past_key_values, asked for by use_cache=True"),
+        ("lm", "Model", "padding goes to attention_mask as (B, S), where True is real"),
+        ("lm", "SeesAll", "it is no causal model as it stands"),
+        ("hf", "eager", "it does not go by module.is_causal"),
+        ("hf", "fused", "it goes by module.is_causal"),
+    ],
+)
+def test_what_was_found_out_is_said(door: str, name: str, words: str) -> None:
+    notes = opened(door, name).notes
+    assert any(words in note for note in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("door", "name", "check", "words"),
+    [
+        ("module", "NeedsArguments", "check_thing_loads", "hand over an instance"),
+        ("module", "ReturnsNothing", "check_module_output", "the output is a NoneType"),
+        ("module", "IsNaN", "check_module_output", "the output is NaN"),
+        ("module", "Raises", "check_module_output", "CUDA is not here"),
+        ("module", "Hangs", "check_module_output", "did not answer within 0.5 s"),
+        ("module", "OddWidth", "check_module_output", "name another with --width"),
+        ("lm", "ReturnsNothing", "check_module_output", "the output is a NoneType"),
+        ("lm", "Places", "check_module_output", "index out of range"),
+        ("hf", "raises", "check_hf_output", "CUDA is not here"),
+        ("hf", "nothing", "check_hf_output", "it gives NoneType"),
+        ("hf", "hangs", "check_hf_output", "did not answer within 0.5 s"),
+    ],
+)
+def test_what_gives_no_answer_is_one_failed_result(
+    door: str, name: str, check: str, words: str, tmp_path: Path
+) -> None:
+    if name == "Places":
+        path = tmp_path / "places.py"
+        path.write_text("import torch\nmodel = torch.nn.Embedding(1, 4)\n")
+        name = f"{path}:model"
+    found = opened(door, name, patience=0.5 if name.lower() == "hangs" else None)
+    results = run(found)
+    assert [result.name for result in results] == [check]
+    assert words in results[0].reason
+    assert found.verdict(results).startswith("not correct")
+
+
+def test_a_fault_of_manners_is_one_finding_and_the_rest_goes_on() -> None:
+    for name, check in (
+        ("ShiftsItsInput", "check_module_inputs_not_mutated"),
+        ("Prints", "check_module_global_state_untouched"),
+        ("SetsTheThreads", "check_module_global_state_untouched"),
+        ("DrawsInTheCall", "check_module_eval_deterministic"),
+        ("UnusedLayer", "check_module_parameters_get_grad"),
+    ):
+        results = run(opened("module", name))
+        assert {x.name for x in results if not x.status.good} == {check}, name
+        assert len(results) > 20
+
+
+def test_what_is_random_is_compared_with_nothing() -> None:
+    results = run(opened("module", "DropsInEvaluation"))
+    bad = {x.name for x in results if not x.status.good}
+    assert bad == {"check_module_eval_deterministic"}
+    assert any("its output is random" in x.reason for x in results)
+
+
+def test_an_output_not_transposed_is_told_and_the_rest_goes_on() -> None:
+    door = opened("hf", "not_transposed")
+    results = run(door)
+    assert {x.name for x in results if not x.status.good} == {"check_hf_output"}
+    assert "out.transpose(1, 2)" in next(x.reason for x in results if not x.status.good)
+    assert len(results) > 100
+
+
+def test_flags_overrule_what_was_found_out() -> None:
+    meant = run(opened("module", "Attention", Flags(causal=True)))
+    assert "check_module_causality_by_gradient" in {x.name for x in meant if not x.status.good}
+    wide = run(opened("module", "OddWidth", Flags(width=24)))
+    assert [x.id for x in wide if not x.status.good] == []
+    masked = opened("module", "Attention", Flags(mask_arg="key_padding_mask", true_means="attend"))
+    assert any("key_padding_mask closes nothing" in note for note in masked.notes)
+    few = opened("lm", "Bare", Flags(vocab=7))
+    assert "the vocabulary has 7 ids (--vocab)" in few.notes
+    cache = opened("lm", "Model", Flags(cache_arg="nothing"))
+    assert any("nothing takes no cache" in note for note in cache.notes)
+
+
+@pytest.mark.parametrize(
+    ("door", "flags", "words"),
+    [
+        ("cuda", Flags(), "expected one of sdpa"),
+        ("modul", Flags(), "did you mean 'module'"),
+        ("lm", Flags(causal=True), "--causal belongs to --as sdpa or --as hf or --as module"),
+        ("sdpa", Flags(width=8), "--width belongs to --as module, not to --as sdpa"),
+        ("module", Flags(width=0), "--width 0: expected a positive number"),
+    ],
+)
+def test_a_wrong_question_is_told_so(door: str, flags: Flags, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_any("nowhere.py:thing", flags, door=door)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("things_modules.py:Causal", "--as", "module"), 0, "it breaks no rule; causal"),
+        (("things_modules.py:NaNForEmptyRows", "--as", "module"), 1, "check_module_fully_masked"),
+        (("things_models.py:Bare", "--as", "lm", "--vocab", "9"), 0, "9 ids (--vocab)"),
+        (("things_hf.py:flag_of_one_query", "--as", "hf"), 1, "check_hf_decoding_step"),
+    ],
+)
+def test_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.chdir(HERE)
+    for form in ((), ("--json",)):
+        monkeypatch.setattr("sys.argv", ["polyattn", "check", *arguments, *form])
+        try:
+            main.run()
+            ended = 0
+        except SystemExit as end:
+            ended = int(end.code or 0)
+        out = capsys.readouterr().out
+        assert ended == code, out
+        assert words in (out if not form else str(json.loads(out)) + words)
