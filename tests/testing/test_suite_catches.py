@@ -13,6 +13,7 @@ from tests.testing.broken_map_gates import SpatialGate
 from tests.testing.broken_maps import PlainGate
 from tests.testing.correct import Online, Plain
 from tests.testing.correct_claims import CLAIMING
+from tests.testing.correct_kinds import KINDS
 from tests.testing.planted import CAUGHT
 
 from polyattn import Sizes
@@ -60,7 +61,7 @@ def test_a_broken_variant_is_caught_by_name(variant: type, name: str) -> None:
     assert name in str(failed[0].failure)
 
 
-@pytest.mark.parametrize("variant", [Plain, Online, *CLAIMING, PlainGate, SpatialGate])
+@pytest.mark.parametrize("variant", [Plain, Online, *CLAIMING, *KINDS, PlainGate, SpatialGate])
 def test_a_correct_variant_passes_everything(variant: type) -> None:
     failed = failures(run_checks(checks(variant), on_fail="collect", extended=True))
     assert not failed, "\n".join(f"{result.id}: {result.reason}" for result in failed)
