@@ -43,6 +43,7 @@ def run(door: Opened) -> list[Result]:
         ("lm", "Model", "it takes up to 32 ids"),
         ("lm", "Model", "it decodes with a cache in past_key_values, asked for by use_cache=True"),
         ("lm", "Model", "padding goes to attention_mask as (B, S), where True is real"),
+        ("lm", "LastAlone", "it is given targets"),
         ("lm", "SeesAll", "it is no causal model as it stands"),
         ("hf", "eager", "it does not go by module.is_causal"),
         ("hf", "fused", "it goes by module.is_causal"),

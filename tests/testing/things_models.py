@@ -93,6 +93,16 @@ class Bare(nn.Module):
         return self.head(self.rnn(self.embed(ids))[0])
 
 
+class LastAlone(Model):
+    """Right: the logits of the last id alone, unless it is given targets."""
+
+    def forward(self, ids, targets=None):
+        logits = super().forward(ids)
+        if targets is None:
+            return logits[:, [-1]], None
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
 class SeesAll(Model):
     """The causal mask was forgotten."""
 
@@ -226,7 +236,7 @@ class ReturnsNothing(Model):
         super().forward(ids)
 
 
-GOOD = (Model, InPlace, Bare)
+GOOD = (Model, InPlace, Bare, LastAlone)
 
 CAUGHT = (
     (SeesAll, "check_module_causality_by_perturbation"),

@@ -47,6 +47,7 @@ class Caching:
     def raw(self, running: Running, ids: Tensor, cache: Any = None) -> tuple[Any, Any]:
         """The same, whatever comes of it."""
         model: Any = running.function
+        ids = ids.contiguous()
         if self.style == "extend":
             cache = model.new_state(len(ids), dtype=running.dtype) if cache is None else cache
             logits, cache = model.extend(ids, cache)

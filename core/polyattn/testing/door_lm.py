@@ -45,6 +45,7 @@ LIMIT_NAMES = (
     "context_length",
     "n_ctx",
 )
+TARGETS = ("targets", "labels", "target", "y")
 LONGEST = 256
 """Beyond this no limit is looked for, unless the model names one of at most ``NAMED``."""
 NAMED = 1024
@@ -85,7 +86,7 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     if required is not None:
         subject.manner = Manner(sources=required[0], fixed=required[1])
     # Ids of 0 and 1 alone: every vocabulary has them.
-    if not find_lengths(trial):
+    if not find_lengths(trial) and not _with_targets(trial):
         return shut(f"{trial.error}; given ids (2, 6)", tuple(trial.notes))
     ids = subject.draw(2, subject.fit(6))
     logits = trial.tried(ids)
@@ -102,6 +103,23 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     if unsteady is None:
         _find_the_rest(trial, wishes)
     return NetworkDoor(subject, (), tuple(trial.notes), trial.running.function, unsteady)
+
+
+def _with_targets(trial: Trial) -> bool:
+    """Some give the logits of the last id alone, unless they are given targets, too."""
+    subject, error = trial.subject, trial.error
+    if "(2, 1," not in error:
+        return False
+    kept = subject.manner
+    for name in TARGETS:
+        if name in parameters_of(trial.running.function):
+            subject.manner = dataclasses.replace(kept, fixed={**kept.fixed, name: "x"})
+            if find_lengths(trial):
+                trial.notes.append(f"it is given {name}, without which it answers for the last id")
+                return True
+    subject.manner = kept
+    trial.error = f"it gives the logits of the last id alone ({error}): expected those of every id"
+    return False
 
 
 def _vocabulary(trial: Trial, wishes: ModelWishes) -> None:

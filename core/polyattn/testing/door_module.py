@@ -34,7 +34,7 @@ from polyattn.testing.door_network import (
     training_is_plain,
     unsteadiness,
 )
-from polyattn.testing.networks import Function, Manner, ModuleSubject, described
+from polyattn.testing.networks import Function, Manner, ModuleSubject, described, picked
 from polyattn.testing.numerics import need_finite
 from polyattn.testing.results import Mismatch
 
@@ -259,11 +259,28 @@ def _find_context(trial: Trial) -> None:
         subject.manner = manner
         outs = [trial.tried(x, context=context) for context in contexts]
         if outs[0] is not None and outs[1] is not None and not torch.equal(outs[0], outs[1]):
+            if _as_long_as(trial, x):
+                trial.notes.append("its output is as long as its second argument: that stays as x")
+                break
             subject.takes_context = True
             where = ", ".join(manner.context) or f"argument {2 if manner.sources == 1 else '2, 3'}"
             trial.notes.append(f"it attends to another sequence ({where})")
             return
     subject.manner = kept
+
+
+def _as_long_as(trial: Trial, x: Tensor) -> bool:
+    """Whether the output is as long as the other sequence: then that is the one that attends."""
+    subject = trial.subject
+    context = subject.draw(len(x), subject.fit(x.shape[1] + 2), seed=3)
+    if context.shape[1] == x.shape[1]:
+        return False
+    try:
+        with trial.guarded(), torch.no_grad():
+            got = subject.manner.raised(picked(trial.running.raw(x.clone(), context=context)))
+    except Exception:
+        return False
+    return isinstance(got, Tensor) and got.shape[:2] == context.shape[:2]
 
 
 def _order(trial: Trial) -> None:

@@ -21,7 +21,7 @@ from polyattn.testing.door_causes import DoorFailure
 from polyattn.testing.door_probe import keywords_of
 from polyattn.testing.door_roots import failing
 from polyattn.testing.generate_networks import network_checks
-from polyattn.testing.networks import Meaning, Network, Padding, PaddingForm
+from polyattn.testing.networks import Meaning, Network, Padding, PaddingForm, Role
 from polyattn.testing.planned import Check
 from polyattn.testing.results import (
     CheckFailure,
@@ -49,8 +49,11 @@ PADDING_NAMES = (
 )
 WEIGHT_FLAGS = ("need_weights", "output_attentions", "return_weights", "return_attention")
 MASKS = (*PADDING_NAMES, "causal_mask", "bias", "attn_bias", "rel_pos_bias")
-POSITIONS = ("positions", "position_ids", "pos", "position")
+POSITIONS = ("positions", "position_ids", "pos", "position", "input_pos", "cache_position")
+STARTS = ("start_pos", "start", "offset", "past_length")
 Unsteady = Literal["its output is random", "its output changes from call to call"]
+LARGE = 20_000_000
+"""Parameters beyond which copies in float64 take too long."""
 LENGTHS = (6, 8, 16, 32, 64, 128)
 
 
@@ -192,14 +195,12 @@ def parameters_of(function: Any) -> Mapping[str, inspect.Parameter]:
     return keywords_of(function) or {}
 
 
-def required_arguments(
-    function: Any,
-) -> tuple[int, dict[str, Literal["none", "positions"]]] | None:
+def required_arguments(function: Any) -> tuple[int, dict[str, Role]] | None:
     """How many sequences must follow the first, and what else must be given. None: unreadable."""
     parameters = keywords_of(function)
     if parameters is None:
         return None
-    sources, fixed, first = 0, dict[str, Literal["none", "positions"]](), True
+    sources, fixed, first = 0, dict[str, Role](), True
     for name, parameter in parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -211,6 +212,8 @@ def required_arguments(
             fixed[name] = "none"
         elif name in POSITIONS:
             fixed[name] = "positions"
+        elif name in STARTS:
+            fixed[name] = "zero"
         else:
             sources += 1
     return sources, fixed
@@ -219,6 +222,9 @@ def required_arguments(
 def settle_precision(trial: Trial) -> None:
     """Check in float64 where it computes in that, else in float32; says which."""
     subject = trial.subject
+    if _size(trial.running.function) > LARGE:
+        trial.notes.append("it is large: checked in float32")
+        return
     for dtype in (torch.float64, torch.float32):
         subject.dtype = dtype
         trial.rebuilt()
@@ -236,6 +242,11 @@ def settle_precision(trial: Trial) -> None:
             trial.notes.append(f"float64 is not taken ({error}): checked in float32")
     subject.dtype = torch.float32
     trial.rebuilt()
+
+
+def _size(function: Any) -> int:
+    parameters = function.parameters() if isinstance(function, nn.Module) else ()
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def _smooth(trial: Trial) -> bool:

@@ -64,7 +64,7 @@ def _calls(subject: Network) -> Iterator[Check]:
 def _hearing(subject: Network) -> Iterator[Check]:
     """Who hears whom."""
     by_gradient = attention.check_module_causality_by_gradient
-    causal = [attention.check_module_causality_by_perturbation]
+    causal: list[Asked] = [attention.check_module_causality_by_perturbation]
     if subject.any_length:
         causal.append(attention.check_module_prefix_consistency)
     if isinstance(subject, ModuleSubject):
@@ -74,7 +74,7 @@ def _hearing(subject: Network) -> Iterator[Check]:
             yield planned(check, "", subject)
         else:
             yield _left_out(check, "it is not causal; where it is meant to be: --causal")
-    padding = [attention.check_module_padding_equals_truncation]
+    padding: list[Asked] = [attention.check_module_padding_equals_truncation]
     padding.append(attention.check_module_fully_masked_rows)
     if isinstance(subject, ModelSubject):
         padding.append(attention.check_lm_left_padding)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 PaddingForm = Literal["keys", "one_query", "queries", "heads", "heads_queries", "mask"]
 Meaning = Literal["attend", "masked", "ones", "numbers", "floats"]
+Role = Literal["none", "positions", "zero", "x"]
+"""What an argument that must be given is given: None, the positions, 0 or the input itself."""
 OUTPUTS = ("logits", "last_hidden_state", "output", "out", "hidden_states")
 DEEP = 16.0
 """Rounding errors add up in a network: this many times what one attention is allowed."""
@@ -94,7 +96,7 @@ class Manner:
     partner: int = 0
     """The length of another sequence, always the same, that stands for the second where none is
     given; 0 where x itself does."""
-    fixed: Mapping[str, Literal["none", "positions"]] = dataclasses.field(default_factory=dict)
+    fixed: Mapping[str, Role] = dataclasses.field(default_factory=dict)
     """Further arguments that must be given, and what they are given."""
     context: tuple[str, ...] = ()
     """Keywords that take another sequence to attend to, where ``sources`` is 0."""
@@ -122,11 +124,13 @@ class Manner:
         if context is not None:
             other = context if self.batch_first else context.transpose(0, 1)
             keywords = {**dict.fromkeys(self.context, other), **keywords}
-        length = x.shape[1]
-        given: dict[str, Any] = {
-            name: None if role == "none" else torch.arange(length)
-            for name, role in self.fixed.items()
+        roles: dict[Role, Any] = {
+            "none": None,
+            "positions": torch.arange(x.shape[1]),
+            "zero": 0,
+            "x": own.contiguous(),
         }
+        given: dict[str, Any] = {name: roles[role] for name, role in self.fixed.items()}
         if keep is not None:
             assert self.padding is not None
             given[self.padding.name] = self.padding.lowered(keep, dtype)
@@ -353,7 +357,8 @@ def step(running: Running, x: Tensor, *, weight: Tensor | None = None, **keyword
     given = f"{described(x, **keywords)}, backward"
     with blaming(given):
         if out.requires_grad:
-            out.backward((fixed_gradient(out) if weight is None else weight).to(out.dtype))
+            weight = fixed_gradient(out) if weight is None else weight
+            torch.autograd.backward(out, weight.to(out.dtype))
     grads = {
         name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone()
         for name, leaf in leaves.items()

@@ -73,7 +73,7 @@ def check_module_prefix_consistency(subject: Network) -> None:
     for t in sorted({subject.fit(t) for t in (1, 2, 5, 7, 11)}):
         if t < x.shape[1]:
             told = f"the first {t} outputs, against those of the first {t} positions alone,"
-            agree(told, whole[:, :t], running.quiet(x[:, :t]), given=described(x))
+            agree(told, whole[:, :t], running.quiet(x[:, :t].contiguous()), given=described(x))
 
 
 PADDING_CAUSES = (
@@ -132,7 +132,7 @@ def check_module_fully_masked_rows(subject: Network) -> None:
     need_finite("the output of the sample without padding", running.quiet(x, keep=keep)[0], given)
     out = running(x, keep=keep)
     with blaming(given):
-        out[0].square().sum().backward()
+        torch.autograd.backward(out[0].square().sum())
     if isinstance(running.function, nn.Module):
         for name, parameter in running.module.named_parameters():
             if parameter.grad is not None:

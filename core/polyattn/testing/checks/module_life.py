@@ -40,7 +40,7 @@ def check_module_parameters_get_grad(subject: Network) -> None:
     running.module.train()
     out = running(x)
     with blaming(given):
-        out.backward(fixed_gradient(out).to(out.dtype))
+        torch.autograd.backward(out, fixed_gradient(out).to(out.dtype))
     without = [name for name, parameter in parameters_of(running) if parameter.grad is None]
     if without:
         more = f" and {len(without) - 4} more" if without[4:] else ""
@@ -112,7 +112,7 @@ def check_module_deepcopy_pickle(subject: Network, how: str) -> None:
     out = running(x.clone().requires_grad_(x.is_floating_point()))
     with blaming(given):
         if out.requires_grad:
-            out.backward(fixed_gradient(out).to(out.dtype))
+            torch.autograd.backward(out, fixed_gradient(out).to(out.dtype))
         # Before any other call, which would replace what this one left.
         twin = running.of(COPIES[how](running.module))
     before = running.quiet(x)
