@@ -10,14 +10,18 @@ import pytest
 import torch
 from tests.testing.broken_manners import OpensTheMaskAfterwards, ScalesInPlace
 from tests.testing.broken_map_manners import MultipliesInPlace
+from tests.testing.broken_maps import PlainGate
+from tests.testing.correct import Plain
 from torch import Tensor, nn
 
+from polyattn import Support
+from polyattn.errors import Unsupported
 from polyattn.mask import Mask
-from polyattn.testing import Status, run_checks, subjects_of, subjects_of_class
+from polyattn.testing import Result, Status, run_checks, subjects_of, subjects_of_class
 from polyattn.testing.checks.autograd import LAYOUTS
 from polyattn.testing.devices import CPU, Place
 from polyattn.testing.results import Mismatch
-from polyattn.testing.runner import checks_of
+from polyattn.testing.runner import ON_THE_CPU_ALONE, checks_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,3 +156,58 @@ def test_a_write_is_found_elsewhere_too(variant: type, check: str) -> None:
     planned = [x for x in checks_of(subjects) if x.id.startswith(check)]
     statuses = {result.status for result in run_checks(planned, on_fail="collect")}
     assert Status.FAILED in statuses
+
+
+class OnlyElsewhere(Plain):
+    capabilities = dataclasses.replace(Plain.capabilities, devices={"cuda": Support()})
+
+
+class AnswersAnywhere(OnlyElsewhere):
+    def forward(self, q, k, v, mask=None, inputs=None):  # type: ignore[no-untyped-def]
+        return self.attend(q, k, v, mask or Mask.full(), inputs or {})
+
+
+class LeavesItToTheKernel(OnlyElsewhere):
+    def forward(self, q, k, v, mask=None, inputs=None):  # type: ignore[no-untyped-def]
+        raise RuntimeError("expected a pointer to the device, got one to the host")
+
+
+class RefusesWithoutAName(OnlyElsewhere):
+    def forward(self, q, k, v, mask=None, inputs=None):  # type: ignore[no-untyped-def]
+        raise Unsupported("it", [])
+
+
+class GateElsewhere(PlainGate):
+    capabilities = dataclasses.replace(PlainGate.capabilities, devices={"cuda": Support()})
+
+
+def of(variant: type) -> dict[str, Result]:
+    planned = checks_of(subjects_of_class(variant.__name__, variant))
+    return {result.id: result for result in run_checks(planned, on_fail="collect")}
+
+
+@pytest.mark.parametrize("variant", [OnlyElsewhere, GateElsewhere])
+def test_a_device_that_is_not_claimed_is_listed_and_refused(variant: type) -> None:
+    results = of(variant)
+    assert {id: result.status for id, result in results.items()} == {
+        "check_unclaimed_device_is_refused": Status.PASSED,
+        "check_output_shape_dtype_device": Status.NOT_CLAIMED,
+    }
+    told = results["check_output_shape_dtype_device"].reason
+    assert told == "the device cpu is not claimed"
+
+
+@pytest.mark.parametrize("variant", [AnswersAnywhere, LeavesItToTheKernel, RefusesWithoutAName])
+def test_one_that_does_not_refuse_is_caught(variant: type) -> None:
+    result = of(variant)["check_unclaimed_device_is_refused"]
+    assert result.status is Status.FAILED
+    assert "cpu" in result.reason
+
+
+def test_elsewhere_what_measures_the_cpu_is_not_run() -> None:
+    results = list(checks_of(subjects_of_class("plain", Plain, THERE)))
+    idle = [x for x in results if x.name in ON_THE_CPU_ALONE and not x.extended]
+    assert all(check.withheld is not None for check in idle)
+    known = {check.name for check in checks_of(subjects_of_class("plain", Plain))}
+    known |= {check.name for check in checks_of(subjects_of_class("gate", PlainGate))}
+    assert known >= ON_THE_CPU_ALONE

@@ -22,12 +22,17 @@ class TimeUp(BaseException):
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Let nothing out of the block but exceptions, an interruption by the user, and ``TimeUp``."""
+    """Let nothing out of the block but exceptions, an interruption by the user, and ``TimeUp``.
+
+    In a process that does not listen to its user, as a worker, an interruption is the code's own.
+    """
     try:
         yield
-    except (Exception, KeyboardInterrupt, TimeUp):
+    except (Exception, TimeUp):
         raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and not _deaf():
+            raise
         raise type(type(error).__name__, (Escaped,), {})(str(error)) from error
 
 
@@ -52,6 +57,10 @@ def limited(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _deaf() -> bool:
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def _can_alarm() -> bool:

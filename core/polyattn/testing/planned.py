@@ -26,6 +26,11 @@ class Check:
     reports: bool = False
     """The property is a result, which nobody claims: where it does not hold, that is said."""
 
+    @property
+    def name(self) -> str:
+        """Without its parameters."""
+        return self.id.partition("[")[0]
+
 
 def planned(
     function: Callable[..., None],
@@ -47,6 +52,13 @@ def planned(
         extended=extended,
         reports=reports,
     )
+
+
+def not_run(check: Check, reason: str) -> Check:
+    """The same check, listed and not run. One that is withheld already keeps its reason."""
+    if check.withheld is not None:
+        return check
+    return dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
 
 
 def withheld(function: Callable[..., None], status: Status, reason: str) -> Check:

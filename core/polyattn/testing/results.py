@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, Self
+
+from polyattn.errors import ConfigError
 
 
 class Status(StrEnum):
@@ -41,6 +44,20 @@ class Property:
     """The usual causes of a failure, most common first."""
     claim: str | None = None
     """The claim that would switch the check off, or None where nothing does."""
+
+
+ANSWERS_IN_TIME = Property(
+    meaning="A small call is answered within the time that it is given.",
+    causes=("a loop that does not end", "waiting for input, a lock or the network"),
+)
+SURVIVES = Property(
+    meaning="A call gives something or raises something: the process that it runs in lives on.",
+    causes=(
+        "compiled code that reads or writes out of bounds",
+        "more memory than there is",
+        "os._exit, or a signal sent to the own process",
+    ),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,6 +111,19 @@ class CheckFailure(AssertionError):
         return "\n".join(lines)
 
 
+class ToldFailure(CheckFailure):
+    """A failure that was seen in another process, in the words in which it was told there."""
+
+    def __init__(self, check: str, property: Property, seen: Seen, text: str) -> None:
+        super().__init__(check, property, seen)
+        self.text = text
+        # For pickles: an exception is made again from its arguments.
+        self.args = (check, property, seen, text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
     """The outcome of one check, as data."""
@@ -103,6 +133,11 @@ class Result:
     status: Status
     reason: str = ""
     failure: CheckFailure | None = None
+    error: BaseException | None = None
+    """With ERROR: what was raised, where it was raised in this process."""
+    follows: str = ""
+    """The id of an earlier failure from which this one probably follows; it need not be explained
+    by itself."""
     seconds: float = 0.0
 
     @property
@@ -116,14 +151,81 @@ class Result:
             "id": self.id,
             "status": str(self.status),
             "reason": self.reason,
+            "follows": self.follows,
             "seconds": round(self.seconds, 4),
         }
         if self.failure is not None:
             row["failure"] = {
                 **dataclasses.asdict(self.failure.property),
-                **dataclasses.asdict(self.failure.seen),
+                **{key: _plain(x) for key, x in dataclasses.asdict(self.failure.seen).items()},
+                "text": str(self.failure),
             }
         return row
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """The result that ``as_json`` wrote down, but for an exception."""
+        failure = None
+        if "failure" in row:
+            held = dict(row["failure"])
+            text = held.pop("text")
+            property, seen = (
+                kind(**{x.name: _read(x.name, held[x.name]) for x in dataclasses.fields(kind)})
+                for kind in (Property, Seen)
+            )
+            failure = ToldFailure(row["id"].partition("[")[0], property, seen, text)
+        known = {key: row[key] for key in ("id", "reason", "follows", "seconds")}
+        return cls(status=Status(row["status"]), failure=failure, **known)
+
+
+def _plain(value: Any) -> Any:
+    """Data that JSON has: a number that is none is a word there."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _read(name: str, value: Any) -> Any:
+    if name in ("got", "expected", "tolerance") and isinstance(value, str):
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def expected_of(name: str, expected: Mapping[str, str]) -> dict[str, str]:
+    """The expected failures of one name among several, by the ids of its checks.
+
+    A key is the id of a check, which then is meant for every name, or ``name-id``.
+    """
+    own = f"{name}-"
+    return {
+        key.removeprefix(own): reason
+        for key, reason in expected.items()
+        if key.startswith((own, "check_"))
+    }
+
+
+def need_ids(expected: Iterable[str], known: Collection[str]) -> None:
+    """Raises: ConfigError for an expected failure that belongs to no check."""
+    stale = sorted(set(expected) - set(known))
+    if stale:
+        hint = f"ids look like {next(iter(known))!r}" if known else "there is nothing to check"
+        raise ConfigError(f"expected_failures = {stale}: no such check; {hint}")
+
+
+def as_expected(result: Result, reason: str | None) -> Result:
+    """The result in the light of an expected failure; None: there is none.
+
+    Strict: only a property that does not hold is the failure that was expected, an error is not;
+    what passes is a failure, so that the list stays true.
+    """
+    if reason is None:
+        return result
+    if result.status is Status.FAILED:
+        return dataclasses.replace(result, status=Status.XFAILED, reason=reason)
+    if result.status is Status.PASSED:
+        healed = f"expected to fail ({reason}) and passed; take it off the list"
+        return dataclasses.replace(result, status=Status.XPASSED, reason=healed)
+    return result
 
 
 P = ParamSpec("P")

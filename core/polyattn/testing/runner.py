@@ -9,19 +9,37 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
-from polyattn.errors import ConfigError, Unsupported
+from polyattn.errors import PolyattnError, Unsupported
+from polyattn.testing.checks.contract import check_output_shape_dtype_device
+from polyattn.testing.checks.devices import check_unclaimed_device_is_refused
 from polyattn.testing.contained import TimeUp, contained, limited
+from polyattn.testing.devices import CPU, Place
 from polyattn.testing.generate import iter_checks
-from polyattn.testing.planned import Check
-from polyattn.testing.results import CheckFailure, Property, Result, Seen, Status
-from polyattn.testing.settings import settings_restored
-from polyattn.testing.variant import AnySubject, subjects_of
+from polyattn.testing.parts import checks_of_part, is_part
+from polyattn.testing.planned import Check, not_run, planned, withheld
+from polyattn.testing.results import (
+    ANSWERS_IN_TIME,
+    CheckFailure,
+    Mismatch,
+    Property,
+    Result,
+    Seen,
+    Status,
+    as_expected,
+    need_ids,
+)
+from polyattn.testing.settings import settings_restored, surroundings_restored
+from polyattn.testing.subject import blaming
+from polyattn.testing.variant import AnySubject, Maker, makers_of
 
 Callback = Callable[[Result], None]
 
-ANSWERS_IN_TIME = Property(
-    meaning="A small call is answered within the time that it is given.",
-    causes=("a loop that does not end", "waiting for input, a lock or the network"),
+BUILDS = Property(
+    meaning="It can be built under each of its examples.",
+    causes=(
+        "examples() holds a config that the constructor refuses",
+        "a constructor that needs sizes where it is given none",
+    ),
 )
 
 
@@ -32,17 +50,21 @@ def check_variant(
     on_fail: Literal["raise", "collect"] = "raise",
     callback: Callback | None = None,
     extended: bool = False,
+    device: str = "cpu",
 ) -> list[Result]:
-    """Check a registered variant, operation or preset under each of its examples.
+    """Check a registered variant, operation or preset under each of its examples, or a part of the
+    framework (``core/rope``).
 
     expected_failures: ``{id: reason}``, strict: one that passes fails the run, and so does an id
     that belongs to no check. callback: told of each result as it comes.
-    extended: run what takes seconds (compilation) as well.
+    extended: run what takes seconds (compilation) as well. device: where its code runs, by type.
+    Code that hangs, or ends the process, is not contained here: ``polyattn check`` does that.
     Raises: CheckFailure at the first failure with ``on_fail="raise"``; ConfigError for ids that
-    match nothing; whatever an unexpected error of the suite is, as it is.
+    match nothing; UnknownName and others for a name that cannot be used; whatever an unexpected
+    error of the suite is, as it is.
     """
     return run_checks(
-        checks_of(subjects_of(name)),
+        checks_of_name(name, Place(device)),
         expected_failures=expected_failures,
         on_fail=on_fail,
         callback=callback,
@@ -50,17 +72,109 @@ def check_variant(
     )
 
 
+def checks_of_name(name: str, place: Place = CPU) -> Iterator[Check]:
+    """The checks of whatever goes by a name. A subject that cannot be built is one that fails.
+
+    Raises: UnknownName, NameClash, Unavailable.
+    """
+    if is_part(name):
+        yield from checks_of_part(name) if place.here else ()
+        return
+    try:
+        with contained():
+            makers = makers_of(name, place)
+    except PolyattnError:
+        raise
+    except Exception as error:
+        makers = {"": _raising(error)}
+    for label, make in makers.items():
+        try:
+            with blaming("one of its examples"):
+                subject = make()
+        except Exception as error:
+            yield _labelled(_failing(error), label)
+        else:
+            yield from checks_of({label: subject})
+
+
+def _raising(error: Exception) -> Maker:
+    def make() -> AnySubject:
+        raise error
+
+    return make
+
+
+def _failing(error: Exception) -> Check:
+    """A check that has failed already: with a finding, or with what is no finding."""
+
+    def check_can_be_built() -> None:
+        if isinstance(error, Mismatch):
+            raise CheckFailure("check_can_be_built", BUILDS, error.seen)
+        raise error
+
+    return planned(check_can_be_built)
+
+
 def checks_of(subjects: Mapping[str, AnySubject]) -> Iterator[Check]:
     """The checks of several subjects, their labels made part of the ids."""
     for label, subject in subjects.items():
-        for check in iter_checks(subject):
-            yield check if not label else _labelled(check, label)
+        place = subject.place
+        claimed = place.name in subject.capabilities.devices
+        for check in iter_checks(subject) if claimed else _unclaimed(subject):
+            yield _labelled(check if place.here else _elsewhere(check, place), label)
+
+
+def _unclaimed(subject: AnySubject) -> Iterator[Check]:
+    """All that there is to check on a device that is not claimed."""
+    yield planned(check_unclaimed_device_is_refused, "", subject)
+    reason = f"the device {subject.place.name} is not claimed"
+    yield withheld(check_output_shape_dtype_device, Status.NOT_CLAIMED, reason)
+
+
+ON_THE_CPU_ALONE = frozenset(
+    {
+        "check_compile",
+        "check_export",
+        "check_fm_compile",
+        "check_fm_export",
+        "check_no_quadratic_memory",
+        "check_no_uninitialised_output",
+        "check_vmap",
+        "check_weights_agree",
+    }
+)
+"""Checks that measure the CPU's memory, or reach the module by ways of their own."""
+
+
+def _elsewhere(check: Check, place: Place) -> Check:
+    if check.name not in ON_THE_CPU_ALONE:
+        return check
+    return not_run(check, f"it is carried out on the CPU alone, not on {place.name}")
 
 
 def _labelled(check: Check, label: str) -> Check:
+    if not label:
+        return check
     name, bracket, rest = check.id.partition("[")
     joined = f"{name}[{rest[:-1]};{label}]" if bracket else f"{name}[{label}]"
     return dataclasses.replace(check, id=joined)
+
+
+def prepared(
+    checks: Iterable[Check], expected: Mapping[str, str], *, extended: bool = False
+) -> list[Check]:
+    """The checks, those that were not asked for withheld.
+
+    Raises: ConfigError for an expected failure that belongs to no check.
+    """
+    found = [
+        not_run(check, "takes seconds: ask for it with --extended")
+        if check.extended and not extended
+        else check
+        for check in checks
+    ]
+    need_ids(expected, {check.id for check in found})
+    return found
 
 
 def run_checks(
@@ -77,30 +191,19 @@ def run_checks(
     limit: after so many seconds no further check is started; the rest is listed as not run. One
     check by itself that takes longer than that is ended, and has failed.
     """
-    planned = list(checks)
     expected = dict(expected_failures or {})
-    stale = sorted(expected.keys() - {check.id for check in planned})
-    if stale:
-        raise ConfigError(
-            f"expected_failures = {stale}: no such check; ids look like {planned[0].id!r}"
-            if planned
-            else f"expected_failures = {stale}: there is nothing to check"
-        )
     results: list[Result] = []
     started = time.monotonic()
-    for check in planned:
+    for check in prepared(checks, expected, extended=extended):
         if limit is not None and time.monotonic() > started + limit:
-            reason = f"{limit:g} seconds were over"
-            check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
-        if check.extended and not extended:
-            reason = "takes seconds: ask for it with --extended"
-            check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
+            check = not_run(check, f"{limit:g} seconds were over")
         result = run_check(check, expected.get(check.id), patience=limit)
         results.append(result)
         if callback is not None:
             callback(result)
         if on_fail == "raise" and not result.status.good:
-            raise result.failure or AssertionError(f"{result.id}: {result.reason}")
+            unexplained = AssertionError(f"{result.id}: {result.reason}")
+            raise result.failure or result.error or unexplained
     return results
 
 
@@ -114,27 +217,17 @@ def run_check(
     if check.withheld is not None:
         return Result(id=check.id, status=check.withheld, reason=check.reason)
     started = time.perf_counter()
-    status, reason, failure = _outcome(check, patience)
-    if expected_failure is not None:
-        if status is Status.FAILED:
-            status, reason = Status.XFAILED, expected_failure
-        elif status is Status.PASSED:
-            status = Status.XPASSED
-            reason = f"expected to fail ({expected_failure}) and passed; take it off the list"
-    return Result(
-        id=check.id,
-        status=status,
-        reason=reason,
-        failure=failure,
-        seconds=time.perf_counter() - started,
-    )
+    result = _outcome(check, patience)
+    result = dataclasses.replace(result, seconds=time.perf_counter() - started)
+    return as_expected(result, expected_failure)
 
 
-def _outcome(check: Check, patience: float | None) -> tuple[Status, str, CheckFailure | None]:
+def _outcome(check: Check, patience: float | None) -> Result:
     quiet = io.StringIO()
     try:
         with (
             settings_restored(),
+            surroundings_restored(),
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
             limited(patience),
@@ -142,21 +235,34 @@ def _outcome(check: Check, patience: float | None) -> tuple[Status, str, CheckFa
         ):
             check.run()
     except CheckFailure as failure:
-        cause = failure.__cause__
-        if check.may_refuse and isinstance(cause, Unsupported):
-            return Status.NOT_CLAIMED, f"refused: {cause}", None
-        if check.may_raise and cause is not None:
-            return Status.NOT_CLAIMED, failure.seen.what, None
-        if check.reports:
-            return Status.DOES_NOT_HOLD, failure.seen.what, failure
-        return Status.FAILED, failure.seen.what, failure
+        return _failed(check, failure)
     except Unsupported as error:
         if check.may_refuse:
-            return Status.NOT_CLAIMED, f"refused: {error}", None
-        return Status.ERROR, f"{type(error).__name__}: {error}", None
+            return _said(check, Status.NOT_CLAIMED, f"refused: {error}")
+        return _said(check, Status.ERROR, _named(error), error)
     except TimeUp as error:
-        late = CheckFailure(check.id.partition("[")[0], ANSWERS_IN_TIME, Seen(what=str(error)))
-        return Status.FAILED, str(error), late
+        late = CheckFailure(check.name, ANSWERS_IN_TIME, Seen(what=str(error)))
+        return _said(check, Status.FAILED, str(error), late)
     except Exception as error:
-        return Status.ERROR, f"{type(error).__name__}: {error}", None
-    return Status.PASSED, "", None
+        return _said(check, Status.ERROR, _named(error), error)
+    return _said(check, Status.PASSED, "")
+
+
+def _failed(check: Check, failure: CheckFailure) -> Result:
+    cause = failure.__cause__
+    if check.may_refuse and isinstance(cause, Unsupported):
+        return _said(check, Status.NOT_CLAIMED, f"refused: {cause}")
+    if check.may_raise and cause is not None:
+        return _said(check, Status.NOT_CLAIMED, failure.seen.what)
+    status = Status.DOES_NOT_HOLD if check.reports else Status.FAILED
+    return _said(check, status, failure.seen.what, failure)
+
+
+def _said(check: Check, status: Status, reason: str, raised: BaseException | None = None) -> Result:
+    if isinstance(raised, CheckFailure):
+        return Result(id=check.id, status=status, reason=reason, failure=raised)
+    return Result(id=check.id, status=status, reason=reason, error=raised)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -24,13 +27,14 @@ def settings() -> dict[str, object]:
         "autocast": torch.is_autocast_enabled("cpu"),
         "anomaly detection": torch.is_anomaly_enabled(),
         "the default device": str(torch.get_default_device()),
+        "the current directory": os.getcwd(),
     }
 
 
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
-    """Put the settings and the random state back as they were, whatever happens inside."""
-    before, state, python_state = settings(), torch.get_rng_state(), random.getstate()
+    """Put the settings and the random states back as they were, whatever happens inside."""
+    before, seeds = settings(), _random_states()
     kernels = torch.backends.cuda
     try:
         with warnings.catch_warnings():
@@ -48,9 +52,59 @@ def settings_restored() -> Iterator[None]:
             torch.set_autocast_enabled("cpu", bool(before["autocast"]))
             torch.autograd.set_detect_anomaly(bool(before["anomaly detection"]))
             torch.set_default_device(str(before["the default device"]))
-        if not torch.equal(torch.get_rng_state(), state):
-            torch.set_rng_state(state)
-        random.setstate(python_state)
+            os.chdir(str(before["the current directory"]))
+        _set_random_states(seeds)
+
+
+@contextlib.contextmanager
+def surroundings_restored() -> Iterator[None]:
+    """Put back what else a call has no business to change: where modules are searched for."""
+    path, entries = sys.path, list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path = path
+        path[:] = entries
+
+
+@contextlib.contextmanager
+def changes_watched() -> Iterator[list[str]]:
+    """Afterwards: every setting that the block changed, with what it was and what it became.
+
+    The warning filters count where the block imported nothing: many packages set some when they
+    are imported, as they may.
+    """
+    before, path = settings(), list(sys.path)
+    filters, modules = list(warnings.filters), len(sys.modules)
+    changed: list[str] = []
+    yield changed
+    after = settings()
+    changed += [
+        f"{name} from {was} to {after[name]}" for name, was in before.items() if after[name] != was
+    ]
+    if sys.path != path:
+        new = [entry for entry in sys.path if entry not in path]
+        changed.append(f"sys.path{f' by {new[0]!r}' if new else ''}")
+    if list(warnings.filters) != filters and len(sys.modules) == modules:
+        changed.append("the filters of warnings")
+
+
+def _random_states() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    others = None if numpy is None else numpy.random.get_state()
+    return torch.get_rng_state(), random.getstate(), others, cuda
+
+
+def _set_random_states(states: tuple[Any, ...]) -> None:
+    state, python_state, others, cuda = states
+    if not torch.equal(torch.get_rng_state(), state):
+        torch.set_rng_state(state)
+    random.setstate(python_state)
+    if others is not None:
+        sys.modules["numpy"].random.set_state(others)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
 
 
 @contextlib.contextmanager

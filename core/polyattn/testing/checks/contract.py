@@ -16,7 +16,7 @@ from polyattn.testing.compare import against_definition
 from polyattn.testing.masks import with_part
 from polyattn.testing.numerics import compare_bits, need_finite, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.settings import kernel_flags_watched, settings
+from polyattn.testing.settings import changes_watched, kernel_flags_watched
 from polyattn.testing.subject import DEVICE, Instance, Subject, blaming
 
 
@@ -181,15 +181,16 @@ def check_backend_really_used(subject: Subject, shape: Shape = SQUARE) -> None:
     causes=(
         "torch.set_default_dtype, set_num_threads, set_grad_enabled or manual_seed in the call",
         "the sdpa_kernel context manager: its flags belong to the whole process",
+        "os.chdir, sys.path or the warning filters changed in the call",
         "a print left from debugging",
     ),
 )
 def check_global_state_untouched(subject: Subject, shape: Shape = SQUARE) -> None:
     shape = subject.fit(shape)
     sample, instance = subject.draw(shape), subject.at(shape).bare()
-    before = settings()
     spoken = io.StringIO()
     with (
+        changes_watched() as changed,
         contextlib.redirect_stdout(spoken),
         contextlib.redirect_stderr(spoken),
         kernel_flags_watched() as touched,
@@ -198,11 +199,6 @@ def check_global_state_untouched(subject: Subject, shape: Shape = SQUARE) -> Non
     if touched and not subject.raw_masks:
         # Put back or not: between the two, every other thread's attention runs under it.
         raise Mismatch(Seen(what="the call set the flags that choose torch's kernels"))
-    changed = [
-        f"{name} from {value} to {settings()[name]}"
-        for name, value in before.items()
-        if settings()[name] != value
-    ]
     if changed:
         raise Mismatch(Seen(what="the call changed " + ", ".join(changed)))
     if spoken.getvalue().strip():

@@ -13,7 +13,7 @@ from polyattn.testing.cases import normal
 from polyattn.testing.feature_maps import FeatureMapSubject
 from polyattn.testing.numerics import compare_bits, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.settings import kernel_flags_watched, settings
+from polyattn.testing.settings import changes_watched, kernel_flags_watched
 from polyattn.testing.subject import blaming
 from polyattn.testing.variant import FeatureMapVariant
 
@@ -102,6 +102,7 @@ def check_fm_call_is_stateless(subject: FeatureMapSubject, size: tuple[int, ...]
     causes=(
         "torch.set_default_dtype, set_num_threads, set_grad_enabled or manual_seed in the call",
         "the sdpa_kernel context manager: its flags belong to the whole process",
+        "os.chdir, sys.path or the warning filters changed in the call",
         "a print left from debugging",
     ),
 )
@@ -109,9 +110,9 @@ def check_fm_global_state_untouched(subject: FeatureMapSubject, size: tuple[int,
     module = subject.build(size[1], subject.dtype)
     x = normal(*size, seed=3).to(subject.dtype)
     given = f"x {size}, {subject.dtype}"
-    before = settings()
     spoken = io.StringIO()
     with (
+        changes_watched() as changed,
         contextlib.redirect_stdout(spoken),
         contextlib.redirect_stderr(spoken),
         kernel_flags_watched() as touched,
@@ -120,10 +121,6 @@ def check_fm_global_state_untouched(subject: FeatureMapSubject, size: tuple[int,
         module(x)
     if touched:
         raise Mismatch(Seen(what="the call set the flags that choose torch's kernels"))
-    after = settings()
-    changed = [
-        f"{name} from {was} to {after[name]}" for name, was in before.items() if after[name] != was
-    ]
     if changed:
         raise Mismatch(Seen(what="the call changed " + ", ".join(changed), given=given))
     if spoken.getvalue().strip():

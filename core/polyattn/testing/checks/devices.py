@@ -1,0 +1,44 @@
+"""A device that is not claimed: refused, and by its name."""
+
+from __future__ import annotations
+
+from polyattn.errors import Unsupported
+from polyattn.testing.cases import SQUARE, normal
+from polyattn.testing.contained import contained
+from polyattn.testing.feature_maps import FeatureMapSubject
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subject import Subject
+
+
+@proves(
+    "A device that is not claimed is refused with Unsupported, which names it.",
+    causes=(
+        "forward() or __call__() overridden, so that no call is judged",
+        "an assertion or an error of a kernel in place of the claim devices",
+    ),
+    claim="devices",
+)
+def check_unclaimed_device_is_refused(subject: Subject | FeatureMapSubject) -> None:
+    name = subject.place.name
+    try:
+        with contained():
+            _call(subject)
+    except Unsupported as error:
+        if name in str(error):
+            return
+        raise Mismatch(Seen(what=f"it refused without naming {name}: {error}")) from error
+    except ImportError:
+        raise
+    except Exception as error:
+        what = f"{name} is not claimed and raised {type(error).__name__}, expected Unsupported"
+        raise Mismatch(Seen(what=what)) from error
+    raise Mismatch(Seen(what=f"{name} is not claimed, and a call there raised nothing"))
+
+
+def _call(subject: Subject | FeatureMapSubject) -> None:
+    if isinstance(subject, FeatureMapSubject):
+        dims = min(subject.capabilities.spatial_dims)
+        subject.build(8, subject.dtype)(normal(2, 8, *(5,) * dims, seed=1).to(subject.dtype))
+        return
+    shape = subject.fit(SQUARE)
+    subject.build(shape.sizes, subject.dtype).raw(subject.draw(shape))
