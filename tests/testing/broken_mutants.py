@@ -102,6 +102,24 @@ class RatioUnread(WidthRoundedDown):
         return self.config.min_width
 
 
+class TilesKeyHeadsOfLongSequences(Plain):
+    def spread(self, x: Tensor, heads: int) -> Tensor:
+        if x.shape[2] <= 64:
+            return super().spread(x, heads)
+        return x.repeat(1, heads // x.shape[1], 1, 1)
+
+
+class OneHeadOfAGroupBeyondABlock(Plain):
+    """The gradient of a long sequence reaches key heads through one head of each group."""
+
+    def spread(self, x: Tensor, heads: int) -> Tensor:
+        wide = super().spread(x, heads)
+        if x.shape[2] <= 64:
+            return wide
+        first = torch.arange(heads)[:, None, None] % (heads // x.shape[1]) == 0
+        return torch.where(first, wide, wide.detach())
+
+
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
     (RemembersInHalf, "check_decode_low_precision"),
@@ -111,6 +129,8 @@ CAUGHT = (
     (StepsByItsOwnSizes, "check_state_sizes_given_late"),
     (PrefixIgnored, "check_causal_prefix"),
     (PrefixFromTheFirstQuery, "check_causal_prefix"),
+    (TilesKeyHeadsOfLongSequences, "check_grouped_heads_at_length"),
+    (OneHeadOfAGroupBeyondABlock, "check_grouped_heads_at_length"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
 )

@@ -25,6 +25,7 @@ from polyattn.testing.generate_claims import claimed_properties
 from polyattn.testing.generate_decoding import further_decoding_checks
 from polyattn.testing.generate_derivatives import derivative_checks
 from polyattn.testing.generate_extended import extended_checks
+from polyattn.testing.generate_grouped import grouped_length_checks
 from polyattn.testing.generate_life_cycle import life_cycle_checks
 from polyattn.testing.generate_maps import feature_maps
 from polyattn.testing.generate_masks import causality, decoding, masks
@@ -57,6 +58,7 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         further_decoding_checks,
         local_checks,
         heads_checks,
+        grouped_length_checks,
         claimed_properties,
         further_value_checks,
         further_window_checks,

@@ -1,0 +1,29 @@
+"""The checks of grouped heads in long sequences that a subject's claims ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polyattn.testing.cases import Shape
+from polyattn.testing.checks.grouped_lengths import LENGTHS, check_grouped_heads_at_length
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Status
+from polyattn.testing.subject import Subject
+
+
+def grouped_length_checks(subject: Subject) -> Iterator[Check]:
+    """Part of group G."""
+    check, claims = check_grouped_heads_at_length, subject.capabilities
+    if claims.grouped_heads == "no":
+        yield withheld(check, Status.NOT_CLAIMED, "grouped heads are not claimed")
+        return
+    if not subject.has_definition:
+        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+        return
+    for length in LENGTHS:
+        if subject.fit(Shape(name="", queries=length, keys=length)).keys != length:
+            continue
+        yield planned(check, f"length{length}", subject, length)
+        for part in ("causal", "padding"):
+            if part in claims.masks - claims.requires and not subject.raw_masks:
+                yield planned(check, f"length{length}-{part}", subject, length, (part,))
