@@ -1,6 +1,7 @@
 """The conformance suite: what every attention must do, as checks that explain their failures.
 
-``check_variant(name)`` runs it over a registered variant and gives results as data;
+``check_variant(name)`` runs it over a registered variant and gives results as data,
+``check_class(cls)`` over a class that is not registered yet;
 ``parametrize_with_checks`` makes tests of it; ``polyattn check`` prints it, and its doors take code
 that has never heard of polyattn. ``position_checks``, ``mask_checks`` and ``state_checks`` are for
 authors of those. Nothing is imported before it is used: pytest loads a plugin from here.
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from polyattn.testing.results import Result as Result
     from polyattn.testing.results import Seen as Seen
     from polyattn.testing.results import Status as Status
+    from polyattn.testing.runner import check_class as check_class
     from polyattn.testing.runner import check_variant as check_variant
     from polyattn.testing.runner import run_checks as run_checks
     from polyattn.testing.state_subjects import StateSubject as StateSubject
@@ -50,6 +52,7 @@ _HOME = {
     "Seen": "results",
     "StateSubject": "state_subjects",
     "Status": "results",
+    "check_class": "runner",
     "check_variant": "runner",
     "checks_of_part": "parts",
     "iter_checks": "generate",

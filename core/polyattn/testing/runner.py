@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
+from polyattn.contract import FeatureMapAttention, SequenceAttention
 from polyattn.errors import PolyattnError, Unsupported
 from polyattn.testing.checks.contract import check_output_shape_dtype_device
 from polyattn.testing.checks.devices import check_unclaimed_device_is_refused
@@ -30,7 +31,7 @@ from polyattn.testing.results import (
 )
 from polyattn.testing.settings import settings_restored, surroundings_restored
 from polyattn.testing.subject import blaming
-from polyattn.testing.variant import AnySubject, Maker, makers_of
+from polyattn.testing.variant import AnySubject, Maker, makers_of, makers_of_class
 
 Callback = Callable[[Result], None]
 
@@ -72,6 +73,28 @@ def check_variant(
     )
 
 
+def check_class(
+    variant: type[SequenceAttention] | type[FeatureMapAttention],
+    *,
+    expected_failures: Mapping[str, str] | None = None,
+    on_fail: Literal["raise", "collect"] = "raise",
+    callback: Callback | None = None,
+    extended: bool = False,
+    device: str = "cpu",
+) -> list[Result]:
+    """``check_variant`` for a class that is not registered, or not yet. Parameters as there.
+
+    Raises: as there, but for what names raise; what ``examples()`` raises, as it is.
+    """
+    return run_checks(
+        _checks_of_makers(makers_of_class(variant.__name__, variant, Place(device))),
+        expected_failures=expected_failures,
+        on_fail=on_fail,
+        callback=callback,
+        extended=extended,
+    )
+
+
 def checks_of_name(name: str, place: Place = CPU) -> Iterator[Check]:
     """The checks of whatever goes by a name. A subject that cannot be built is one that fails.
 
@@ -87,6 +110,10 @@ def checks_of_name(name: str, place: Place = CPU) -> Iterator[Check]:
         raise
     except Exception as error:
         makers = {"": _raising(error)}
+    yield from _checks_of_makers(makers)
+
+
+def _checks_of_makers(makers: Mapping[str, Maker]) -> Iterator[Check]:
     for label, make in makers.items():
         try:
             with blaming("one of its examples"):

@@ -246,7 +246,7 @@ def makers_of(name: str, place: Place = CPU) -> Mapping[str, Maker]:
     spec = discover().find(name).spec
     if isinstance(spec, VariantSpec):
         resolve(name)
-        return _makers_of_class(name, load_target(spec.target), place)
+        return makers_of_class(name, load_target(spec.target), place)
     blueprint = resolve(name)
 
     def build(config: Options, sizes: Sizes | None) -> SequenceAttention:
@@ -265,12 +265,13 @@ def subjects_of_class(
     place: Place = CPU,
 ) -> Mapping[str, AnySubject]:
     """One subject for each of the variant's ``examples()``, by a label ("" if there is one)."""
-    return {label: make() for label, make in _makers_of_class(name, variant, place).items()}
+    return {label: make() for label, make in makers_of_class(name, variant, place).items()}
 
 
-def _makers_of_class(
+def makers_of_class(
     name: str, variant: type[SequenceAttention] | type[FeatureMapAttention], place: Place
 ) -> Mapping[str, Maker]:
+    """The same, each to be built by itself."""
     examples = variant.examples()
     labels = [_label(config) for config in examples] if len(examples) > 1 else [""]
     made: list[Maker] = []
