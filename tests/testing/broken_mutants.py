@@ -120,6 +120,27 @@ class OneHeadOfAGroupBeyondABlock(Plain):
         return torch.where(first, wide, wide.detach())
 
 
+class ThirtyTwoHeadsAtATime(Plain):
+    """Heads of all samples are taken 32 at a time; of the last, fewer ones, nothing is kept."""
+
+    def out(self, weights: Tensor, v: Tensor) -> Tensor:
+        out = super().out(weights, v).flatten(0, 1)
+        whole = max(out.shape[0] // 32 * 32, min(out.shape[0], 32))
+        kept = torch.arange(out.shape[0])[:, None, None] < whole
+        return torch.where(kept, out, 0.0).view(*weights.shape[:3], -1)
+
+
+class GradientOfTheLastPart(Plain):
+    """Where heads are many the backward pass goes in parts of 64 keys, and forgets all but one."""
+
+    def spread(self, x: Tensor, heads: int) -> Tensor:
+        wide = super().spread(x, heads)
+        if x.shape[0] * heads <= 32:
+            return wide
+        late = torch.arange(x.shape[2])[:, None] >= x.shape[2] - 64
+        return torch.where(late, wide, wide.detach())
+
+
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
     (RemembersInHalf, "check_decode_low_precision"),
@@ -131,6 +152,8 @@ CAUGHT = (
     (PrefixFromTheFirstQuery, "check_causal_prefix"),
     (TilesKeyHeadsOfLongSequences, "check_grouped_heads_at_length"),
     (OneHeadOfAGroupBeyondABlock, "check_grouped_heads_at_length"),
+    (ThirtyTwoHeadsAtATime, "check_many_heads_at_length"),
+    (GradientOfTheLastPart, "check_many_heads_at_length"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
 )

@@ -1,11 +1,16 @@
-"""The checks of grouped heads in long sequences that a subject's claims ask for."""
+"""The checks of grouped and of many heads in long sequences that a subject's claims ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from polyattn.testing.cases import Shape
-from polyattn.testing.checks.grouped_lengths import LENGTHS, check_grouped_heads_at_length
+from polyattn.testing.checks.grouped_lengths import (
+    LENGTHS,
+    MANY_AT,
+    check_grouped_heads_at_length,
+    check_many_heads_at_length,
+)
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subject import Subject
@@ -13,6 +18,7 @@ from polyattn.testing.subject import Subject
 
 def grouped_length_checks(subject: Subject) -> Iterator[Check]:
     """Part of group G."""
+    yield from _many(subject)
     check, claims = check_grouped_heads_at_length, subject.capabilities
     if claims.grouped_heads == "no":
         yield withheld(check, Status.NOT_CLAIMED, "grouped heads are not claimed")
@@ -27,3 +33,14 @@ def grouped_length_checks(subject: Subject) -> Iterator[Check]:
         for part in ("causal", "padding"):
             if part in claims.masks - claims.requires and not subject.raw_masks:
                 yield planned(check, f"length{length}-{part}", subject, length, (part,))
+
+
+def _many(subject: Subject) -> Iterator[Check]:
+    check, claims = check_many_heads_at_length, subject.capabilities
+    if not subject.has_definition:
+        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+    elif subject.fit(Shape(name="", queries=MANY_AT, keys=MANY_AT)).keys == MANY_AT:
+        yield planned(check, f"length{MANY_AT}", subject, MANY_AT)
+        for part in ("causal", "padding", "segments", "alibi"):
+            if part in claims.masks - claims.requires and not subject.raw_masks:
+                yield planned(check, f"length{MANY_AT}-{part}", subject, MANY_AT, (part,))

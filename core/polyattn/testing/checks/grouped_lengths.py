@@ -1,4 +1,4 @@
-"""G. Grouped heads in sequences of several blocks, where blocks and heads can change places."""
+"""G. Grouped heads, and many heads, in sequences of several blocks: all of them are looked at."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from polyattn.testing.subject import Subject
 
 LENGTHS = (150, 257)
 """More than two blocks of 64, and one more than four."""
+MANY_AT = 150
 
 
 @proves(
@@ -28,6 +29,35 @@ def check_grouped_heads_at_length(
 ) -> None:
     shape = subject.fit(
         Shape(name="", heads=4, kv_heads=2, queries=length, keys=length, value_dim=5)
+    )
+    wanted = sorted(subject.capabilities.requires | set(parts))
+    sample = subject.draw(shape).masked(combine(wanted, shape))
+    against_definition(subject.at(shape), sample)
+
+
+@proves(
+    "With many samples and heads and a sequence of several blocks, output and gradients are those "
+    "of the definition.",
+    causes=(
+        "heads or samples that are taken some at a time, and a remainder that is forgotten",
+        "a sequence cut into parts for its memory, whose state is not handed on",
+        "a backward pass that goes through such parts in the wrong order",
+    ),
+)
+def check_many_heads_at_length(subject: Subject, length: int, parts: tuple[Part, ...] = ()) -> None:
+    """48 heads of all samples: code that takes some at a time needs several rounds for them."""
+    kv_heads = 8 if subject.capabilities.grouped_heads == "no" else 4
+    shape = subject.fit(
+        Shape(
+            name="",
+            batch=6,
+            heads=8,
+            kv_heads=kv_heads,
+            queries=length,
+            keys=length,
+            head_dim=4,
+            value_dim=3,
+        )
     )
     wanted = sorted(subject.capabilities.requires | set(parts))
     sample = subject.draw(shape).masked(combine(wanted, shape))
