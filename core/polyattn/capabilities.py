@@ -20,6 +20,9 @@ Part = Literal["causal", "window", "padding", "segments", "dense", "bias", "alib
 PARTS: frozenset[Part] = frozenset(get_args(Part))
 """Every part a mask can have."""
 
+ORDERED_PARTS: tuple[Part, ...] = get_args(Part)
+"""The same in one order: that of a set differs from one process to the next."""
+
 FLOATS = frozenset({torch.float64, torch.float32, torch.bfloat16, torch.float16})
 """Every dtype that a variant written in plain torch operations usually takes."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from polyattn.capabilities import PARTS, Part
+from polyattn.capabilities import ORDERED_PARTS, Part
 from polyattn.testing.cases import (
     LONG_ODD,
     RECTANGULAR,
@@ -34,7 +34,7 @@ from polyattn.testing.generate_widths import hidden_widths
 from polyattn.testing.generate_windows import further_window_checks
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
-from polyattn.testing.subject import DEVICE, Subject
+from polyattn.testing.subject import Subject
 from polyattn.testing.variant import AnySubject, VariantSubject
 
 
@@ -86,7 +86,7 @@ def shapes(subject: Subject, *wanted: Shape) -> dict[str, Shape]:
 def single_parts(subject: Subject) -> tuple[Part, ...]:
     """The parts that can be asked for one at a time, beyond those that every call has."""
     claims = subject.capabilities
-    return tuple(part for part in PARTS if part in claims.masks - claims.requires)
+    return tuple(part for part in ORDERED_PARTS if part in claims.masks - claims.requires)
 
 
 def may_refuse(subject: Subject, part: Part) -> bool:
@@ -272,7 +272,7 @@ def autograd_checks(subject: Subject) -> Iterator[Check]:
         for part in learnable(subject):
             label = f"learned_{part}"
             yield planned(check, label, subject, (part,), learns_mask=True, may_refuse=True)
-    twice = subject.capabilities.devices.get(DEVICE)
+    twice = subject.capabilities.devices.get(subject.place.name)
     if twice is None or not twice.double_backward or torch.float64 not in subject.dtypes:
         yield not_claimed(autograd.check_double_backward, "double_backward is not claimed")
     else:

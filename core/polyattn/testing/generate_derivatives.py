@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from polyattn.capabilities import PARTS
+from polyattn.capabilities import ORDERED_PARTS
 from polyattn.testing.cases import TINY
 from polyattn.testing.checks.autograd import check_double_backward
 from polyattn.testing.checks.derivatives import check_forward_mode
@@ -24,7 +24,8 @@ def derivative_checks(subject: Subject) -> Iterator[Check]:
     if torch.float64 not in subject.dtypes:
         yield withheld(check_forward_mode, Status.NOT_RUN, "differences need float64")
         return
-    parts = [p for p in PARTS if p in subject.capabilities.masks - subject.capabilities.requires]
+    claims = subject.capabilities
+    parts = [p for p in ORDERED_PARTS if p in claims.masks - claims.requires]
     yield planned(check_forward_mode, "all", subject)
     for name in ("q", "k", "v", *subject.side_inputs):
         yield planned(check_forward_mode, name, subject, (), name)

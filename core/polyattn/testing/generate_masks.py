@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from polyattn.capabilities import PARTS, Part
+from polyattn.capabilities import ORDERED_PARTS, PARTS, Part
 from polyattn.testing.cases import LONG_ODD, RECTANGULAR, SQUARE, Shape
 from polyattn.testing.checks import causality as causal_checks
 from polyattn.testing.checks import decoding as decoding_checks
@@ -32,7 +32,7 @@ def masks(subject: Subject) -> Iterator[Check]:
     yield from _polarity(subject)
     yield from _padding(subject)
     yield from _together(subject)
-    for part in PARTS:
+    for part in ORDERED_PARTS:
         if part in taken and part != "alibi":
             yield planned(mask_checks.check_masked_logits_cannot_win, part, subject, part)
 
@@ -186,7 +186,7 @@ def _lengths(subject: Subject) -> tuple[Shape, ...]:
 
 def _beside_causal(subject: Subject) -> tuple[Part, ...]:
     claims = subject.capabilities
-    return tuple(p for p in PARTS if p in claims.masks - claims.requires - {"causal"})
+    return tuple(p for p in ORDERED_PARTS if p in claims.masks - claims.requires - {"causal"})
 
 
 def decoding(subject: Subject) -> Iterator[Check]:

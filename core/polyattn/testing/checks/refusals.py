@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from polyattn.capabilities import PARTS
+from polyattn.capabilities import ORDERED_PARTS
 from polyattn.errors import ConfigError, Unsupported
 from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape
 from polyattn.testing.masks import combine, with_part
@@ -19,8 +19,8 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 def unclaimed(subject: VariantSubject) -> Iterator[str]:
     """What this variant does not claim, each of which must raise."""
     claims = subject.capabilities
-    yield from (f"mask_{part}" for part in PARTS if part not in claims.masks)
-    yield from (f"without_{part}" for part in PARTS if part in claims.requires)
+    yield from (f"mask_{part}" for part in ORDERED_PARTS if part not in claims.masks)
+    yield from (f"without_{part}" for part in ORDERED_PARTS if part in claims.requires)
     yield from (f"dtype_{name_of(dtype)}" for dtype in DTYPES if dtype not in subject.dtypes)
     rule = claims.lengths
     for name, missing in (
@@ -121,7 +121,7 @@ def _wrong_sample(subject: VariantSubject, shape: Shape, claim: str) -> Sample:
     sample = subject.draw(shape)
     kind, _, part = claim.partition("_")
     if kind == "mask":
-        known = next(p for p in PARTS if p == part)
+        known = next(p for p in ORDERED_PARTS if p == part)
         return sample.masked(with_part(subject.capabilities, known, shape))
     if kind == "without":
         others = sorted(subject.capabilities.requires - {part})
