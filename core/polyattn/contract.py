@@ -3,6 +3,9 @@
 An author of a sequence variant declares ``capabilities`` and writes ``attend`` and ``reference``
 (or ``pattern``). Sizes: B batch, H heads, Hkv key heads, L queries, S keys, D head width, Dv value
 width, C channels. Projections, positions and residuals lie outside.
+
+Grouped heads (Hkv < H) mean ``repeat_interleave``: query head h reads key head h // (H // Hkv). What
+a variant holds for each head, such as a decay, it holds for each query head.
 """
 
 from __future__ import annotations
@@ -285,6 +288,8 @@ class FeatureMapAttention(nn.Module):
     """Base class of every variant over feature maps: x (B, C, *spatial) -> the same shape.
 
     config: its options; None takes the defaults. channels: C.
+    Pixels that ``keep`` closes count for nothing: the output elsewhere does not depend on them,
+    and has no gradient to them. What the output holds at such a pixel is not said and not judged.
     """
 
     capabilities: ClassVar[FeatureMapCapabilities]

@@ -17,6 +17,7 @@ from polyattn.testing.subject import Instance, Outcome, Subject
     causes=(
         "heads tiled (0 1 0 1) in place of repeated (0 0 1 1)",
         "gradients of one head of a group only",
+        "something given for each key head that should be given for each query head, as a decay",
     ),
     claim="grouped_heads",
 )

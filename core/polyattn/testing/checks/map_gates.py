@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyattn.testing.cases import normal
 from polyattn.testing.feature_maps import FeatureMapSubject, away_from_zero, gate_of
-from polyattn.testing.numerics import compare, largest, need_tensor, same_tolerance
+from polyattn.testing.numerics import compare, largest, need_shape, need_tensor, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import blaming
 
@@ -67,7 +67,7 @@ MOVES = 1e-6
 def check_fm_spatial_symmetry(
     subject: FeatureMapSubject, size: tuple[int, ...], masked: bool = False
 ) -> None:
-    """``masked``: the mask of the real pixels is moved along with them."""
+    """``masked``: the mask of the real pixels is moved along with them; the others are not read."""
     dtype = subject.dtype
     module = subject.build(size[1], dtype)
     if subject.capabilities.symmetry == "translation":
@@ -81,12 +81,18 @@ def check_fm_spatial_symmetry(
     with blaming(given), torch.no_grad():
         out = need_tensor("the output", module(x, *keep), given)
         moved = module(_permuted(x, order), *(_permuted(k, order, 1) for k in keep))
-    expected = _permuted(out, order)
+    real = keep[0][:, None] if masked else torch.ones_like(x, dtype=torch.bool)
+    expected = _permuted(out.masked_fill(~real, 0.0), order)
+    moved = need_shape("the output", moved, tuple(x.shape), given)
+    moved = moved.masked_fill(~_permuted(real, order), 0.0)
     tolerance = same_tolerance(dtype, largest(x), factor=4.0)
-    compare("the output", moved, expected, tolerance=tolerance, given=given)
+    told = f"the output{' of the real pixels' if masked else ''}"
+    compare(told, moved, expected, tolerance=tolerance, given=given)
     if subject.capabilities.pooling:
-        gate = (out / x).flatten(2)
-        same = gate[..., :1].expand_as(gate)
+        gate, real = (out / x).flatten(2), real.flatten(2)
+        first = real.int().argmax(2, keepdim=True).expand(*gate.shape[:2], 1)
+        same = gate.gather(2, first).expand_as(gate)
+        gate = torch.where(real, gate, same)
         slack = same_tolerance(dtype, 1.0, factor=4.0)
         told = "the gate of each pixel, against that of the first"
         compare(told, gate, same, tolerance=slack, given=given)
