@@ -65,10 +65,12 @@ def _autocast(subject: VariantSubject) -> Iterator[Check]:
 
 def _hull(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, weights.check_output_in_value_hull
-    if not claims.rows_sum_to_one or claims.exactness == "approximate":
-        yield _not_claimed(
-            check, "rows that sum to one, by weights that are known, are not claimed"
-        )
+    if not claims.rows_sum_to_one:
+        yield _not_claimed(check, "rows_sum_to_one is not claimed")
+        return
+    if claims.exactness == "approximate":
+        reason = "the weights of an approximation may be negative, though its rows sum to one"
+        yield _not_claimed(check, reason)
         return
     yield planned(check, "plain", subject)
     for part in _parts(subject):

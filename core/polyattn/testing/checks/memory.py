@@ -166,6 +166,7 @@ def _memory_of_nan() -> Iterator[None]:
         "empty_like() with rows, heads or a last block that nothing writes to",
         "memory that is written only where the mask is open",
         "0 * x where x was never written: NaN",
+        "rows without a key that are NaN in any memory: see check_fully_masked_rows",
     ),
 )
 def check_no_uninitialised_output(subject: Subject, parts: tuple[Part, ...] = ()) -> None:
@@ -178,12 +179,17 @@ def check_no_uninitialised_output(subject: Subject, parts: tuple[Part, ...] = ()
     given = f"{sample.describe()}, in memory filled with NaN"
     if not subject.backward:
         want = instance(sample)
+        need_finite("the output", want, sample.describe())
         with _memory_of_nan():
             got = instance(sample)
         need_finite("the output", got, given)
         compare("the output", got, want, tolerance=output_tolerance(sample), given=given)
         return
     outcome = instance.run(sample)
+    # What is NaN in any memory is a finding by itself.
+    need_finite("the output", outcome.out, sample.describe())
+    for name, grad in outcome.grads.items():
+        need_finite(f"the gradient of {name}", grad, sample.describe())
     with _memory_of_nan():
         poisoned = instance.run(sample)
     same_outcome(poisoned, outcome, sample, given=given)
