@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tests.testing.broken_maps import PlainGate
-from tests.testing.correct import Plain
+from tests.testing.correct import SOFTMAX, Plain
 from torch import Tensor
 
 from polyattn import Inputs, KeyValueState, Mask, Options, Sizes, State
@@ -86,6 +86,22 @@ class PrefixFromTheFirstQuery(Plain):
         return super().keep(mask, logits)
 
 
+class PrefixUnheardOf(Plain):
+    """Neither the code nor its definition has heard of prefixes."""
+
+    capabilities = dataclasses.replace(SOFTMAX, exactness="own kernel")
+
+    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        return super().keep(_without_prefix(mask), logits)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        return super().reference(q, k, v, _without_prefix(mask), inputs)
+
+
+def _without_prefix(mask: Mask) -> Mask:
+    return dataclasses.replace(mask, prefix=0) if mask.prefix else mask
+
+
 class WidthRoundedDown(PlainGate):
     class Config(Options):
         ratio: float = 0.25
@@ -150,6 +166,7 @@ CAUGHT = (
     (StepsByItsOwnSizes, "check_state_sizes_given_late"),
     (PrefixIgnored, "check_causal_prefix"),
     (PrefixFromTheFirstQuery, "check_causal_prefix"),
+    (PrefixUnheardOf, "check_causal_prefix"),
     (TilesKeyHeadsOfLongSequences, "check_grouped_heads_at_length"),
     (OneHeadOfAGroupBeyondABlock, "check_grouped_heads_at_length"),
     (ThirtyTwoHeadsAtATime, "check_many_heads_at_length"),

@@ -10,7 +10,7 @@ from polyattn.errors import ConfigError
 from polyattn.mask import Mask
 from polyattn.state import State
 from polyattn.testing.cases import SQUARE, Sample, Shape, shape_of
-from polyattn.testing.checks.causality import causal_sample
+from polyattn.testing.checks.causality import causal_sample, seen_by
 from polyattn.testing.compare import against_definition, output_tolerance
 from polyattn.testing.masks import combine
 from polyattn.testing.numerics import compare, value_tolerance
@@ -153,6 +153,7 @@ def sizeless(subject: VariantSubject) -> Instance | None:
         "a flag is_causal, which knows no prefix",
         "prefix < 0 or prefix > 0 tested where prefix is not None is meant",
         "the prefix counted from the first query",
+        "a causal form of its own, attend and reference alike, that never reads mask.prefix",
     ),
     claim="masks (causal)",
 )
@@ -163,4 +164,26 @@ def check_causal_prefix(
     others = sorted((subject.capabilities.requires | set(parts)) - {"causal"})
     mask = Mask.causal(prefix=prefix) & combine(others, shape)
     sample, instance = subject.draw(shape).masked(mask), subject.at(shape)
+    if subject.sees_all:
+        _last_of_prefix_is_seen(instance, sample, min(prefix, shape.keys) - 1)
     against_definition(instance, sample, note=f"prefix {prefix}")
+
+
+def _last_of_prefix_is_seen(instance: Instance, sample: Sample, last: int) -> None:
+    """Whether query 0 hears value ``last``, wherever mask and pattern leave it open.
+
+    No definition is asked: one that drops the prefix too would agree.
+    """
+    seen = seen_by(instance, sample)[:, :, 0, last]
+    others = sample.v.clone()
+    others[:, :, last] *= -30.0
+    with torch.no_grad():
+        moved = instance(sample.having(v=others))[:, :, 0] - instance(sample)[:, :, 0]
+    deaf = seen & ~(moved != 0).any(-1)
+    if bool(deaf.any()):
+        b, h = (int(i) for i in deaf.nonzero()[0])
+        what = (
+            f"query 0 of sample {b}, head {h} does not depend on value {last}, the last of the "
+            "prefix, which every query may see; refuse(call) may refuse a call.prefix"
+        )
+        raise Mismatch(Seen(what=what, given=f"{sample.describe()}, prefix {last + 1}"))
