@@ -1,4 +1,4 @@
-"""A module, a language model and a function for transformers, as one might have them lying around."""
+"""A function for transformers, a module and a language model, as one might have them about."""
 
 import torch
 from torch import nn

@@ -40,7 +40,7 @@ def run(door: Opened) -> list[Result]:
         ("module", "Cross", "it does not know the order of positions"),
         ("module", "TableLeftBehind", "float64 is not taken"),
         ("lm", "Model", "the vocabulary has 23 ids"),
-        ("lm", "Model", "it takes up to 32 ids"),
+        ("lm", "Model", "it takes lengths up to 32"),
         ("lm", "Model", "it decodes with a cache in past_key_values, asked for by use_cache=True"),
         ("lm", "Model", "padding goes to attention_mask as (B, S), where True is real"),
         ("lm", "LastAlone", "it is given targets"),

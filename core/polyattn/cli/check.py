@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from polyattn.cli.check_report import Report
-from polyattn.cli.main import INTERRUPTED
+from polyattn.cli.check_session import Session, read_expected
 from polyattn.errors import ConfigError, PolyattnError
 
 PATIENCE = 30.0
@@ -61,12 +61,21 @@ def check(
     extended: Annotated[
         bool, typer.Option("--extended", help="Run what takes seconds, too: compilation.")
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|cuda", help="Where to run it. [default: wherever it can be run]"),
+    ] = None,
+    expected: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Expected failures, a YAML file of {id: reason}."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data, not text.")] = False,
 ) -> None:
     """Check an attention: each property passed, failed or not claimed; failures explained.
 
-    Exits 0 where all that is claimed holds, 1 where something fails, 2 where the question is
-    wrong, 130 where it is interrupted.
+    Code that hangs or ends its process is one failed check, and the others are run. Exits 0 where
+    all that is claimed holds, 1 where something fails, 2 where the question is wrong, 130 where it
+    is interrupted.
     """
     flags: dict[str, object] = {
         "--mask-arg": mask_arg,
@@ -75,32 +84,38 @@ def check(
     }
     flags |= {"--width": width, "--vocab": vocab, "--cache-arg": cache_arg}
     given = [name for name, value in flags.items() if value is not None]
-    _consistent(target, every, door, given + (["--causal"] if causal else []))
-    import torch
-
-    # The tensors are tiny: on a busy machine, threads spend their time waiting for each other.
-    torch.set_num_threads(1)
     wishes: dict[str, Any] = {"causal": causal, "mask_arg": mask_arg, "true_means": true_means}
     wishes |= {"width": width, "vocab": vocab, "cache_arg": cache_arg}
-    reports: list[Report] = []
-    interrupted = False
+    wishes |= {"reference": reference or "softmax"}
     try:
-        for name in _names(target):
-            report = Report(name, silent=as_json)
-            reports.append(report)
-            if door is not None:
-                _through_door(report, door, wishes, reference)
-            else:
-                _registered(report, extended, among_others=every)
-    except KeyboardInterrupt:
-        interrupted = True
-        reports[-1].interrupt()
-    if as_json:
-        print(json.dumps([report.as_json() for report in reports], indent=2))
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
-    if not all(report.good for report in reports):
-        raise typer.Exit(1)
+        _consistent(target, every, door, given + (["--causal"] if causal else []))
+        _valid(true_means, reference, device)
+        session = Session(
+            door=door,
+            wishes=wishes,
+            extended=extended,
+            device=device,
+            expected={} if expected is None else read_expected(expected),
+            as_json=as_json,
+            patience=PATIENCE,
+        )
+        code = session.all() if target is None else session.one(target)
+    except PolyattnError as error:
+        if as_json:
+            failed = Report(target or "--all", device or "cpu", problem=str(error))
+            print(json.dumps([failed.as_json()], indent=2))
+        raise
+    if code:
+        raise typer.Exit(code)
+
+
+def _valid(true_means: str | None, reference: str | None, device: str | None) -> None:
+    if true_means not in (None, "attend", "mask"):
+        raise ConfigError(f"--true-means {true_means}: expected attend or mask")
+    if reference not in (None, "none"):
+        raise ConfigError(f"--reference {reference}: expected none")
+    if device not in (None, "cpu", "cuda"):
+        raise ConfigError(f"--device {device}: expected cpu or cuda")
 
 
 def _consistent(target: str | None, every: bool, door: str | None, flags: list[str]) -> None:
@@ -115,52 +130,3 @@ def _consistent(target: str | None, every: bool, door: str | None, flags: list[s
         )
     if door is None and flags:
         raise ConfigError(f"check: {', '.join(flags)} belong to code from elsewhere, with --as")
-
-
-def _names(target: str | None) -> Sequence[str]:
-    if target is not None:
-        return [target]
-    from polyattn.registry import discover
-    from polyattn.testing.parts import PARTS_OF_THE_FRAMEWORK
-
-    registry = discover()
-    return [*registry.operations, *registry.variants, *PARTS_OF_THE_FRAMEWORK]
-
-
-def _registered(report: Report, extended: bool, *, among_others: bool) -> None:
-    from polyattn.testing.parts import checks_of_part, is_part
-    from polyattn.testing.runner import checks_of
-    from polyattn.testing.variant import subjects_of
-
-    if is_part(report.name):
-        checks = checks_of_part(report.name)
-        report.begin()
-        report.run(checks, extended=extended)
-        return
-    try:
-        subjects = subjects_of(report.name)
-    except PolyattnError as error:
-        if not among_others:
-            raise
-        report.problem = str(error)
-        report.say(f"{report.name}: cannot be checked: {error}\n")
-        return
-    report.begin()
-    report.run(checks_of(subjects), extended=extended)
-
-
-def _through_door(
-    report: Report, door: str, wishes: Mapping[str, Any], reference: str | None
-) -> None:
-    from polyattn.testing.entrances import Flags, open_any
-
-    if wishes["true_means"] not in (None, "attend", "mask"):
-        raise ConfigError(f"--true-means {wishes['true_means']}: expected attend or mask")
-    if reference not in (None, "none"):
-        raise ConfigError(f"--reference {reference}: expected none")
-    report.begin()
-    wished = Flags(**wishes, reference="none" if reference else "softmax")
-    opened = open_any(report.name, wished, door=door, patience=PATIENCE)
-    report.note(opened.notes)
-    report.run(opened.checks(), limit=PATIENCE)
-    report.say(f"{report.name}: {opened.verdict(report.results)}")

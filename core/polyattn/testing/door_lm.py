@@ -23,8 +23,10 @@ from polyattn.testing.door_network import (
     NetworkDoor,
     Trial,
     find_lengths,
+    find_longest,
     find_padding,
     hearing,
+    number_of,
     parameters_of,
     required_arguments,
     settle_precision,
@@ -98,6 +100,8 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
         return shut(mismatch.seen.what, tuple(trial.notes), described(ids))
     subject.out_width = logits.shape[-1]
     _vocabulary(trial, wishes)
+    if subject.any_length:
+        _find_limit(trial)
     settle_precision(trial)
     unsteady = unsteadiness(trial)
     if unsteady is None:
@@ -159,8 +163,6 @@ def _find_the_rest(trial: Trial, wishes: ModelWishes) -> None:
         subject.manner, padding=padding, positions=positions if padding else None
     )
     subject.silenced = training_is_plain(trial)
-    if subject.any_length:
-        _find_limit(trial)
     _find_cache(trial, wishes)
 
 
@@ -169,28 +171,16 @@ def _find_limit(trial: Trial) -> None:
     subject, function = trial.subject, trial.running.function
     assert isinstance(subject, ModelSubject)
     for holder in (function, getattr(function, "config", None)):
-        for name in LIMIT_NAMES:
-            limit = getattr(holder, name, None)
-            if isinstance(limit, int) and 1 < limit <= NAMED:
-                if trial.tried(subject.draw(1, limit)) is not None:
-                    subject.limit = subject.longest = limit
-                    trial.notes.append(f"it takes up to {limit} ids ({name})")
-                    return
-                trial.notes.append(f"{name} is {limit}, but that many are refused: {trial.error}")
-    good, bad = subject.fit(12), 0
-    while good < LONGEST and not bad:
-        if trial.tried(subject.draw(1, 2 * good)) is None:
-            bad, error = 2 * good, trial.error
-        else:
-            good *= 2
-    while bad and bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (
-            (good, middle) if trial.tried(subject.draw(1, middle)) is None else (middle, bad)
-        )
-    if bad:
-        subject.limit = subject.longest = good
-        trial.notes.append(f"it takes up to {good} ids ({error})")
+        for name, limit in number_of(holder, LIMIT_NAMES).items():
+            if not 1 < limit <= NAMED:
+                continue
+            if trial.tried(subject.draw(1, limit)) is not None:
+                subject.limit = subject.longest = limit
+                trial.notes.append(f"it takes up to {limit} ids ({name})")
+                return
+            trial.notes.append(f"{name} is {limit}, but that many are refused: {trial.error}")
+    find_longest(trial, LONGEST)
+    subject.limit = subject.longest
 
 
 def _find_cache(trial: Trial, wishes: ModelWishes) -> None:

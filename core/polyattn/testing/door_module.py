@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from polyattn.testing.cases import normal
 from polyattn.testing.checks.modules import check_module_output
@@ -23,10 +24,12 @@ from polyattn.testing.door_network import (
     NetworkDoor,
     Trial,
     find_lengths,
+    find_longest,
     find_padding,
     find_weights_flag,
     finding,
     hearing,
+    number_of,
     parameters_of,
     required_arguments,
     say_of_hearing,
@@ -55,6 +58,8 @@ WIDTH_NAMES = (
 )
 WIDTHS = (8, 16, 32, 64, 128, 256, 512, 768, 1024)
 PARTNER = 5
+LONG = 24
+"""The checks ask for no longer sequences."""
 CONTEXTS = (("context",), ("memory",), ("encoder_hidden_states",), ("key", "value"), ("kv",))
 
 
@@ -95,8 +100,15 @@ def shut(what: str, notes: tuple[str, ...], given: str = "") -> NetworkDoor:
 def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:
     subject = trial.subject
     assert isinstance(subject, ModuleSubject)
+    lazy = _is_lazy(trial.running.function)
     if not _answered(trial, wishes):
         return shut(trial.error, tuple(trial.notes))
+    if lazy:
+        # Its parameters are there since the first call: from now on it is one object.
+        made = trial.running.function
+        subject.make = lambda: made
+    if subject.any_length:
+        find_longest(trial, LONG)
     x = subject.draw(2, subject.fit(6))
     plain = trial.tried(x)
     if plain is None:
@@ -115,6 +127,10 @@ def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:
         _who_hears_whom(trial, wishes)
     module = trial.running.function
     return NetworkDoor(subject, (), tuple(trial.notes), module, unsteady)
+
+
+def _is_lazy(function: object) -> bool:
+    return isinstance(function, nn.Module) and any(map(is_lazy, function.parameters()))
 
 
 def _who_hears_whom(trial: Trial, wishes: ModuleWishes) -> None:
@@ -181,11 +197,7 @@ def _widths(function: Any) -> Iterator[int]:
     """Widths to try: what the module says of itself, then its first layer's, then usual ones."""
     told: list[int] = []
     for holder in (function, getattr(function, "config", None), getattr(function, "args", None)):
-        told += [
-            value
-            for name in WIDTH_NAMES
-            if isinstance(value := getattr(holder, name, None), int) and value > 0
-        ]
+        told += number_of(holder, WIDTH_NAMES).values()
     for part in function.modules() if isinstance(function, nn.Module) else ():
         if isinstance(part, nn.Linear):
             told.append(part.in_features)
@@ -194,9 +206,10 @@ def _widths(function: Any) -> Iterator[int]:
         elif isinstance(part, nn.MultiheadAttention):
             told.append(part.embed_dim)
     if isinstance(function, nn.Module):
-        told += [x.shape[-1] for x in function.parameters() if x.dim() > 1]
-        told += [x.shape[0] for x in function.parameters() if x.dim() > 1]
-    yield from dict.fromkeys([*told[:8], *WIDTHS])
+        made = [x for x in function.parameters() if not is_lazy(x)]
+        told += [x.shape[-1] for x in made if x.dim() > 1]
+        told += [x.shape[0] for x in made if x.dim() > 1]
+    yield from dict.fromkeys([x for x in [*told[:8], *WIDTHS] if x > 0])
 
 
 def _sequence_first(trial: Trial) -> None:

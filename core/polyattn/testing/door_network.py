@@ -202,8 +202,8 @@ def required_arguments(function: Any) -> tuple[int, dict[str, Role]] | None:
         return None
     sources, fixed, first = 0, dict[str, Role](), True
     for name, parameter in parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or name == "self":
+            continue  # Scripted code names itself, too.
         if first:
             first = False
         elif parameter.default is not parameter.empty:
@@ -406,6 +406,41 @@ def find_lengths(trial: Trial) -> bool:
     subject.step, subject.any_length = 1, True
     trial.error = errors[0]
     return False
+
+
+def find_longest(trial: Trial, most: int) -> None:
+    """The greatest length that it takes, where it refuses one of up to ``most``."""
+    subject = trial.subject
+    good, bad, error = subject.fit(12), 0, ""
+    if trial.tried(subject.draw(1, good)) is None:
+        good, bad, error = subject.fit(6), good, trial.error
+    while good < most and not bad:
+        if trial.tried(subject.draw(1, 2 * good)) is None:
+            bad, error = 2 * good, trial.error
+        else:
+            good *= 2
+    while bad and bad - good > 1:
+        middle = (good + bad) // 2
+        if middle % subject.step or trial.tried(subject.draw(1, middle)) is None:
+            bad = middle
+        else:
+            good = middle
+    if bad:
+        subject.longest = good
+        trial.notes.append(f"it takes lengths up to {good} ({error})")
+
+
+def number_of(holder: object, names: Sequence[str]) -> dict[str, int]:
+    """Those of these attributes that are positive numbers; reading others may raise anything."""
+    found = {}
+    for name in names:
+        try:
+            value = getattr(holder, name, None)
+        except Exception:
+            continue
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            found[name] = value
+    return found
 
 
 def say_of_hearing(trial: Trial, moved: Tensor | None) -> bool:

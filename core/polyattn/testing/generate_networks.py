@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from polyattn.testing.checks import language_models as models
 from polyattn.testing.checks import module_attention as attention
@@ -125,8 +127,8 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
         yield _left_out(life.check_module_parameters_get_grad, "it has no parameters")
     yield planned(life.check_module_state_dict_roundtrip, "", subject)
     for how in life.COPIES:
-        if how == "pickle" and "<locals>" in type(module).__qualname__:
-            reason = "pickle finds no class that a function made"
+        reason = _why_not_pickled(module) if how == "pickle" else ""
+        if reason:
             check = _left_out(life.check_module_deepcopy_pickle, reason)
             yield dataclasses.replace(check, id=f"{check.id}[{how}]")
         else:
@@ -147,3 +149,14 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
             yield planned(life.check_module_gradcheck, "", subject)
         else:
             yield _left_out(life.check_module_gradcheck, "it does not compute in float64")
+
+
+def _why_not_pickled(module: nn.Module) -> str:
+    """Where it is not its own fault; else nothing."""
+    if "<locals>" in type(module).__qualname__:
+        return "pickle finds no class that a function made"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "torch pickles no scripted module"
+    if any(parametrize.is_parametrized(part) for part in module.modules()):
+        return "torch pickles no parametrized module"
+    return ""

@@ -53,8 +53,11 @@ def hears_nothing_later(out: Tensor, leaf: Tensor, given: str) -> None:
     """Whether no row of out (B, S, width) has a gradient to a later position of leaf (B, S, E)."""
     weight = fixed_gradient(out).to(out.dtype)
     for t in range(out.shape[1]):
+        leaf.grad = None
         with blaming(given):
-            (grad,) = torch.autograd.grad((out[:, t] * weight[:, t]).sum(), leaf, retain_graph=True)
+            # As training takes them: code checkpointed by re-entry refuses autograd.grad.
+            torch.autograd.backward((out[:, t] * weight[:, t]).sum(), retain_graph=True)
+        grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         need_finite(f"the gradient of output {t}", grad, given)
         reach = grad.abs().amax((0, 2))
         heard = reach > ROUNDING[grad.dtype] * reach.max()
@@ -140,7 +143,8 @@ def check_module_fully_masked_rows(subject: Network) -> None:
     need_finite("the output of the sample without padding", running.quiet(x, keep=keep)[0], given)
     out = running(x, keep=keep)
     with blaming(given):
-        torch.autograd.backward(out[0].square().sum())
+        if out.requires_grad:
+            torch.autograd.backward(out[0].square().sum())
     if isinstance(running.function, nn.Module):
         for name, parameter in running.module.named_parameters():
             if parameter.grad is not None:
@@ -164,7 +168,8 @@ def check_module_context(subject: ModuleSubject) -> None:
     leaf = context.clone().requires_grad_()
     out = running(x, context=leaf)
     with blaming(given):
-        (grad,) = torch.autograd.grad((out * fixed_gradient(out)).sum(), leaf)
+        torch.autograd.backward((out * fixed_gradient(out)).sum())
+    grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
     deaf = (grad.abs().amax(-1) == 0).nonzero().tolist()
     if deaf:
         what = f"no output hears position {deaf[0][1]} of the context of sample {deaf[0][0]}"
