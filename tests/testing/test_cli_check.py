@@ -51,11 +51,18 @@ def test_json_is_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_one_that_cannot_be_used_does_not_stop_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("polyattn.cli.check._names", lambda _: ["nothing_of_the_kind", "se"])
+    names = ["nothing_of_the_kind", "core/alibi"]
+    monkeypatch.setattr("polyattn.cli.check_session.everything", lambda _: names)
     assert polyattn(monkeypatch, "check", "--all") == 1
-    out = capsys.readouterr().out
-    assert "nothing_of_the_kind: cannot be checked: unknown name" in out
-    assert "passed       check_fm_matches_reference" in out
+    told = capsys.readouterr()
+    assert "nothing_of_the_kind: cannot be checked: unknown name" in told.out
+    title, first, second = told.out.splitlines()[-3:]
+    assert title.split() == ["name", "passed", "failed", "not", "claimed", "not", "run", "seconds"]
+    assert first.split()[:3] == ["nothing_of_the_kind", "0", "0"]
+    assert second.split()[0] == "core/alibi"
+    assert int(second.split()[1]) > 5
+    assert "core/alibi: 1 checks" not in told.out
+    assert "core/alibi" in told.err
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def check(tmp_path, monkeypatch, capsys):
         ("raises_anything", "it raised BaseException: x"),
         ("once", "RuntimeError: only once"),
         ("Exits", "without arguments raised SystemExit: 0"),
+        ("interrupts", "it raised KeyboardInterrupt"),
     ],
 )
 def test_whatever_it_raises_is_a_failed_result(check, name, said):
@@ -104,15 +105,6 @@ def test_a_check_that_never_ends_fails_and_the_rest_is_not_run(check, monkeypatc
     failed = [row for row in results if row["status"] == "failed"]
     assert [row["reason"] for row in failed] == ["it did not answer within 1 s"]
     assert results[-1]["status"] == "not run"
-
-
-def test_an_interruption_shows_what_there_is(check):
-    code, out, _ = check("f.py:interrupts")
-    assert code == 130
-    assert out == "f.py:interrupts\nf.py:interrupts: interrupted\n"
-    code, out, _ = check("f.py:interrupts", "--json")
-    assert code == 130
-    assert json.loads(out)[0]["problem"] == "interrupted"
 
 
 def test_ctrl_c_ends_a_check_with_130(tmp_path):

@@ -1,28 +1,46 @@
-"""What ``polyattn check`` says of one subject: as it goes, at the end, and as data."""
+"""What ``polyattn check`` says of one subject: as it goes, at the end, and as data. No torch."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING:
-    from polyattn.testing.planned import Check
-    from polyattn.testing.results import Result
+from polyattn.testing.results import Result, Status, need_ids
 
 
+@dataclasses.dataclass
 class Report:
-    """What is said of one subject, while it is checked and afterwards."""
+    """What is said of one subject, while it is checked and afterwards.
 
-    def __init__(self, name: str, *, silent: bool) -> None:
-        self.name = name
-        self.results: list[Result] = []
-        self.notes: tuple[str, ...] = ()
-        self.problem = ""
-        self._silent = silent
-        self._started = time.monotonic()
+    silent: nothing is printed. brief: only failures and one line at the end, as one among many.
+    expected: expected failures, each of which must be the id of a check. listen: told how far it
+    is, as the number of checks done and of all.
+    """
+
+    name: str
+    device: str = "cpu"
+    _: dataclasses.KW_ONLY
+    silent: bool = False
+    brief: bool = False
+    expected: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    listen: Callable[[int, int], None] = lambda done, of: None
+    results: list[Result] = dataclasses.field(default_factory=list)
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    verdict: str = ""
+    ids: tuple[str, ...] = ()
+    seconds: float = 0.0
+    _started: float = dataclasses.field(default_factory=time.monotonic)
+    _closed: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name; the device with it where it is not the usual one."""
+        return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
 
     @property
     def good(self) -> bool:
@@ -30,7 +48,8 @@ class Report:
 
     def begin(self) -> None:
         """Say whose turn it is, before any of its code is run."""
-        self.say(self.name)
+        if not self.brief:
+            self.say(self.title)
 
     def note(self, notes: Iterable[str]) -> None:
         """Say what is known before the first check."""
@@ -38,43 +57,57 @@ class Report:
         for note in self.notes:
             self.say(f"  {note}" if note.startswith("asked for") else f"  found out: {note}")
 
-    def run(
-        self, checks: Iterable[Check], limit: float | None = None, extended: bool = False
-    ) -> None:
-        """Run the checks; the first failure is told as soon as it happens."""
-        from polyattn.testing.runner import run_checks
+    def plan(self, ids: tuple[str, ...]) -> None:
+        """Hear of all checks. Raises: ConfigError for an expected failure that is none of them."""
+        self.ids = ids
+        need_ids(self.expected, ids)
 
-        run_checks(checks, on_fail="collect", callback=self._heard, limit=limit, extended=extended)
+    def hear(self, result: Result) -> None:
+        """One result; the first failure is told as soon as it happens."""
+        first = not result.status.good and self.good
+        self.results.append(result)
+        if first:
+            self._explain(result)
+        self.listen(len(self.results), len(self.ids))
+
+    def conclude(self, verdict: str) -> None:
+        """All is done: every property in a line, each further failure explained, and the sum."""
+        self.verdict = verdict
         self._close()
+        if verdict:
+            self.say(f"{self.title}: {verdict}")
+
+    def unusable(self, problem: str) -> None:
+        """There is nothing to check, for this reason."""
+        self.problem = problem
+        self.say(f"{self.title}: cannot be checked: {problem}\n")
 
     def interrupt(self) -> None:
         """The user ends it: show what there is."""
         self.problem = "interrupted"
-        if self.results:
+        if self.results and not self._closed:
             self._close()
-        self.say(f"{self.name}: interrupted")
+        self.say(f"{self.title}: interrupted")
 
     def say(self, text: str) -> None:
-        if not self._silent:
-            print(text, flush=True)
+        if not self.silent:
+            print(printable(text), flush=True)
+
+    def count(self, *statuses: Status) -> int:
+        return sum(result.status in statuses for result in self.results)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as plain data."""
         return {
             "name": self.name,
+            "device": self.device,
             "good": self.good,
             "notes": list(self.notes),
             "problem": self.problem,
+            "verdict": self.verdict,
+            "seconds": round(self.seconds, 2),
             "results": [result.as_json() for result in self.results],
         }
-
-    def _heard(self, result: Result) -> None:
-        first = not result.status.good and self.good
-        self.results.append(result)
-        if first:
-            self._explain(result)
-        if not self._silent and sys.stderr.isatty():
-            print(f"\r{len(self.results)} checks", end="\r", file=sys.stderr, flush=True)
 
     def _explain(self, result: Result) -> None:
         self.say(f"\n{result.status.upper()} {result.id}")
@@ -82,29 +115,45 @@ class Report:
         self.say("\n".join(f"  {line}" for line in told.splitlines()) + "\n")
 
     def _close(self) -> None:
+        self._closed, self.seconds = True, time.monotonic() - self._started
         groups: dict[str, list[Result]] = {}
         for result in self.results:
             groups.setdefault(result.name, []).append(result)
-        bad = [result for result in self.results if not result.status.good]
-        for name, results in groups.items():
-            self.say(_line(name, results))
-        explained = {bad[0].name} if bad else set()
-        for result in bad[1:]:
+        if not self.brief:
+            for name, results in groups.items():
+                self.say(_line(name, results))
+        self._failures([result for result in self.results if not result.status.good])
+        counts = Counter(str(result.status) for result in self.results)
+        told = ", ".join(f"{count} {status}" for status, count in counts.items())
+        end = "" if self.brief else "\n"
+        self.say(f"{self.title}: {told or 'nothing to check'} in {self.seconds:.1f} s{end}")
+
+    def _failures(self, bad: Sequence[Result]) -> None:
+        """Each property explained once; the first one was told already, and what follows from
+        another failure is counted and named."""
+        told = {result.id for result in bad}
+        folded = [result for result in bad if result.follows in told]
+        rest = [result for result in bad if result.follows not in told]
+        explained = {result.name for result in bad[:1]}
+        for result in rest:
             if result.name not in explained:
                 self._explain(result)
             explained.add(result.name)
-        self._others(bad)
-        counts = Counter(str(result.status) for result in self.results)
-        told = ", ".join(f"{count} {status}" for status, count in counts.items())
-        self.say(f"{self.name}: {told} in {time.monotonic() - self._started:.1f} s\n")
-
-    def _others(self, bad: list[Result]) -> None:
-        """Failures of a property that was explained by another of its failures."""
         seen: set[str] = set()
-        for result in bad:
+        for result in rest:
             if result.name in seen:
                 self.say(f"also {result.status}: {result.id}: {result.reason}")
             seen.add(result.name)
+        for root, count in Counter(result.follows for result in folded).items():
+            names = sorted({result.name for result in folded if result.follows == root})
+            verb = "follows" if count == 1 else "follow"
+            self.say(f"{count} more {verb} from {root}: {', '.join(names)}")
+
+
+def printable(text: str) -> str:
+    """The text in what the terminal can show; code from elsewhere raises anything."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _line(name: str, results: list[Result]) -> str:

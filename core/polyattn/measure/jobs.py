@@ -43,7 +43,8 @@ def _bytes_of(path: str) -> bytes:
         return file.read()
 
 
-JOBS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Event]]] = {
+Jobs = Mapping[str, Callable[[Mapping[str, Any]], Iterator[Event]]]
+JOBS: Jobs = {
     "machine": _machine,
     "time": _time,
     "learn": _learn,
@@ -51,7 +52,7 @@ JOBS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Event]]] = {
 }
 
 
-def serve(requests: IO[str], answers: IO[str]) -> None:
+def serve(requests: IO[str], answers: IO[str], jobs: Jobs = JOBS) -> None:
     """Read requests, one JSON object a line, until there are no more; answer each with events."""
 
     def send(event: Event) -> None:
@@ -62,7 +63,7 @@ def serve(requests: IO[str], answers: IO[str]) -> None:
         request = json.loads(line)
         job = request.pop("job")
         try:
-            for event in JOBS[job](request):
+            for event in jobs[job](request):
                 send(event)
         except Exception as error:
             said = " ".join(str(error).split())

@@ -129,6 +129,9 @@ class Worker:
     def close(self) -> None:
         """End the process, whatever it is doing."""
         if self.alive:
+            # It leads a session of its own: whatever it has started goes with it.
+            with contextlib.suppress(OSError, AttributeError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.kill()
         self._process.wait(_GRACE)
         self._reader.join(_GRACE)
@@ -156,7 +159,12 @@ class Worker:
 
     def _obituary(self) -> str:
         """Why the process is gone, in one line."""
-        code = self._process.wait(_GRACE)
+        try:
+            code = self._process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_GRACE)
+            return "its process closed the stream that its answers go to"
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         if code >= 0:

@@ -268,11 +268,15 @@ def _outcome(check: Check, patience: float | None) -> Result:
             return _said(check, Status.NOT_CLAIMED, f"refused: {error}")
         return _said(check, Status.ERROR, _named(error), error)
     except TimeUp as error:
-        late = CheckFailure(check.name, ANSWERS_IN_TIME, Seen(what=str(error)))
-        return _said(check, Status.FAILED, str(error), late)
+        return _said(check, Status.FAILED, str(error), late(check.name, str(error)))
     except Exception as error:
         return _said(check, Status.ERROR, _named(error), error)
     return _said(check, Status.PASSED, "")
+
+
+def late(check: str, what: str) -> CheckFailure:
+    """The failure of what did not end in time."""
+    return CheckFailure(check, ANSWERS_IN_TIME, Seen(what=what))
 
 
 def _failed(check: Check, failure: CheckFailure) -> Result:

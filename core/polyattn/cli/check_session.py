@@ -1,0 +1,212 @@
+"""One run of ``polyattn check``: one name or all, on one device or each, in a worker. No torch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from polyattn import strict_yaml
+from polyattn.cli.check_report import Report, printable
+from polyattn.cli.main import INTERRUPTED
+from polyattn.errors import ConfigError, PolyattnError
+from polyattn.measure.worker import WorkerFailed
+from polyattn.registry import discover
+from polyattn.testing.results import Status, expected_of, need_ids
+from polyattn.testing.worker import Job, Suite
+
+OTHER = "cuda"
+"""The device that is checked as well, where there is one."""
+
+
+def read_expected(path: Path) -> dict[str, str]:
+    """Expected failures from a YAML file. Raises: ConfigError for anything but {id: reason}."""
+    found = strict_yaml.read(path)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected {{id: reason}}, got a {type(found).__name__}")
+    for id, reason in found.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"{path}: {id}: expected a reason in words, got {reason!r:.40}")
+    return found
+
+
+@dataclasses.dataclass
+class Session:
+    """What was asked for, and how far it is. patience: seconds that code from elsewhere has."""
+
+    door: str | None
+    wishes: Mapping[str, Any]
+    extended: bool
+    device: str | None
+    expected: Mapping[str, str]
+    as_json: bool
+    patience: float
+    reports: list[Report] = dataclasses.field(default_factory=list)
+
+    def one(self, target: str) -> int:
+        """Check one name, or one thing through a door. Gives the exit code."""
+        if self.door is None and "/" not in target:
+            discover().find(target)
+        with self._ending(), Suite() as suite:
+            for report, job in self._jobs(suite, target, brief=False):
+                report.begin()
+                suite.run(job, report)
+            self._say_what_is_missing(suite, target)
+        return self._end()
+
+    def all(self) -> int:
+        """Check everything registered, and the framework's own parts. Gives the exit code."""
+        names: list[str] = []
+        with self._ending(), Suite() as suite, _progress(silent=self.as_json) as show:
+            names += everything(suite)
+            for at, name in enumerate(names):
+                for report, job in self._jobs(suite, name, brief=True):
+                    report.listen = _told(show, report.title, at, len(names))
+                    report.listen(0, 1)
+                    _run_one_of_many(suite, job, report)
+            self._say_what_is_missing(suite, "everything")
+        self._show_table()
+        code = self._end()
+        self._need_known(names)
+        return code
+
+    def _jobs(self, suite: Suite, target: str, *, brief: bool) -> Iterator[tuple[Report, Job]]:
+        """What to do for one name: on the device that was asked for, or on each that there is."""
+        expected = expected_of(target, self.expected) if brief else dict(self.expected)
+        for device in (self.device or "cpu", OTHER):
+            first = not self.reports or self.reports[-1].name != target
+            if not first and (self.device or self.door or device not in suite.devices):
+                return
+            if not first and target.startswith("core/"):
+                return
+            report = Report(target, device, silent=self.as_json, brief=brief)
+            report.expected = {} if brief else expected
+            self.reports.append(report)
+            yield report, self._job(target, device, expected)
+
+    def _job(self, target: str, device: str, expected: Mapping[str, str]) -> Job:
+        limits: dict[str, Any] = {}
+        if self.door is not None:
+            limits = {"opening": self.patience, "each": self.patience, "total": self.patience}
+        return Job(
+            target=target,
+            door=self.door,
+            wishes=self.wishes,
+            extended=self.extended,
+            device=device,
+            expected=expected,
+            **limits,
+        )
+
+    def _say_what_is_missing(self, suite: Suite, what: str) -> None:
+        if not (self.device or self.door or OTHER in suite.devices or what.startswith("core/")):
+            self.reports[-1].say(
+                f"{OTHER}: there is none here; {what} was checked on the CPU alone"
+            )
+
+    def _need_known(self, names: Sequence[str]) -> None:
+        """Among many, an expected failure must be an id of one of them."""
+        known = {f"{report.name}-{id}" for report in self.reports for id in report.ids}
+        known |= {id for report in self.reports for id in report.ids}
+        need_ids(self.expected, known)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Ctrl-C ends the worker, and what there is is shown."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.reports:
+                self.reports[-1].interrupt()
+
+    def _end(self) -> int:
+        if self.as_json:
+            print(json.dumps([report.as_json() for report in self.reports], indent=2))
+        if not self.reports or any(report.problem == "interrupted" for report in self.reports):
+            return INTERRUPTED
+        return 0 if all(report.good for report in self.reports) else 1
+
+    def _show_table(self) -> None:
+        if self.as_json:
+            return
+        from polyattn.cli.tables import console, show
+
+        titles = ("name", "passed", "failed", "not claimed", "not run", "seconds", "")
+        print()
+        show(console(), titles, [_row(report) for report in self.reports])
+
+
+def everything(suite: Suite) -> list[str]:
+    """Every name that ``--all`` stands for."""
+    registry = discover()
+    return [*registry.operations, *registry.variants, *suite.parts()]
+
+
+def _row(report: Report) -> tuple[str, ...]:
+    failed = report.count(Status.FAILED, Status.ERROR, Status.XPASSED)
+    counts = (
+        report.count(Status.PASSED, Status.XFAILED),
+        failed,
+        report.count(Status.NOT_CLAIMED, Status.DOES_NOT_HOLD),
+        report.count(Status.NOT_RUN),
+    )
+    problem = printable(report.problem)
+    return (report.title, *map(str, counts), f"{report.seconds:.1f}", problem)
+
+
+def _run_one_of_many(suite: Suite, job: Job, report: Report) -> None:
+    """What cannot be used, or where the suite fails, does not stop the others."""
+    try:
+        suite.run(job, report)
+    except WorkerFailed as error:
+        report.unusable(f"the suite failed: {error}")
+    except PolyattnError as error:
+        if job.device != "cpu":
+            raise
+        report.unusable(str(error))
+
+
+class _Show:
+    """Where progress is shown, if anywhere."""
+
+    def __init__(self, listener: Any = None) -> None:
+        self._listener = listener
+
+    def __call__(self, share: float, text: str) -> None:
+        if self._listener is not None:
+            from polyattn.measure.comparison import Progress
+
+            self._listener(Progress(share, text))
+
+
+def _told(show: _Show, title: str, at: int, of: int) -> Any:
+    def listen(done: int, planned: int) -> None:
+        show((at + done / max(1, planned)) / of, f"{title}: {done} checks")
+
+    return listen
+
+
+@contextmanager
+def _progress(*, silent: bool) -> Iterator[_Show]:
+    """A bar where both streams are the same terminal; else lines on standard error, now and then.
+
+    A bar takes over the standard output as well: what is piped must not end up on the terminal.
+    """
+    from rich.console import Console
+
+    from polyattn.cli.progress import follow
+
+    if silent:
+        yield _Show()
+        return
+    terminal = sys.stdout.isatty() and sys.stderr.isatty()
+    console = Console(stderr=True, force_terminal=None if terminal else False)
+    with follow(console) as listener, contextlib.suppress(BrokenPipeError):
+        yield _Show(listener)
