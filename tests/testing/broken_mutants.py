@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from tests.testing.broken_maps import PlainGate
 from tests.testing.correct import SOFTMAX, Plain
+from tests.testing.correct_kinds import Featured
 from torch import Tensor
 
-from polyattn import Inputs, KeyValueState, Mask, Options, Sizes, State
+from polyattn import Inputs, KeyValueState, Mask, Options, Sizes, State, kit
 
 
 class AnswersInTheDtypeOfTheState(Plain):
@@ -32,6 +33,31 @@ class RemembersInHalf(Plain):
         if q.dtype != torch.float64:
             k = k.to(torch.bfloat16).to(k.dtype)
         return super().step(q, k, v, state, mask, inputs)
+
+
+class SumsInHalf(Featured):
+    """The state is kept in the dtype of the tokens, to save memory; its sums swallow them."""
+
+    def start(
+        self, batch: int, sizes: Sizes | None, *, dtype: torch.dtype, device: torch.device
+    ) -> State:
+        state = super().start(batch, sizes, dtype=dtype, device=device)
+        return self.rounded(state, dtype)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        exact = kit.accumulation_dtype(q.dtype)
+        out, state = super().step(q, k, v, self.rounded(state, exact), mask, inputs)
+        return out, self.rounded(state, q.dtype)
+
+    def rounded(self, state: Any, dtype: torch.dtype) -> State:
+        return state.advance(0, {name: x.to(dtype) for name, x in state.tensors.items()})
+
+
+class SumsTheNormaliserInHalf(SumsInHalf):
+    def rounded(self, state: Any, dtype: torch.dtype) -> State:
+        return state.advance(0, {**state.tensors, "z": state.tensors["z"].to(dtype)})
 
 
 class TakesOneHeadForOneToken(Plain):
@@ -160,6 +186,8 @@ class GradientOfTheLastPart(Plain):
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
     (RemembersInHalf, "check_decode_low_precision"),
+    (SumsInHalf, "check_decode_half_sums"),
+    (SumsTheNormaliserInHalf, "check_decode_half_sums"),
     (TakesOneHeadForOneToken, "check_decode_degenerate_sizes"),
     (SqueezesSingleHeads, "check_decode_degenerate_sizes"),
     (StartsFromItsOwnSizes, "check_state_sizes_given_late"),

@@ -20,14 +20,23 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
     yield from _prefixes(subject)
     late: Callable[..., None] = checks.check_state_sizes_given_late
     low: Callable[..., None] = checks.check_decode_low_precision
+    sums: Callable[..., None] = checks.check_decode_half_sums
     sizes: Callable[..., None] = checks.check_decode_degenerate_sizes
     if subject.capabilities.state == "none":
-        for check in (low, sizes, late):
+        for check in (low, sums, sizes, late):
             yield withheld(check, Status.NOT_CLAIMED, "no decoding state is claimed")
         return
     if not subject.has_definition:
-        yield withheld(low, Status.NOT_RUN, subject.why_no_definition)
+        for check in (low, sums):
+            yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
     else:
+        halves = sorted((dtype for dtype in subject.dtypes if dtype.itemsize == 2), key=str)
+        summed = halves if subject.capabilities.state == "recurrent" else []
+        for dtype in summed:
+            yield planned(sums, name_of(dtype), subject, dtype)
+        if not summed:
+            reason = "no recurrent state in a half type is claimed"
+            yield withheld(sums, Status.NOT_CLAIMED, reason)
         for dtype in sorted(subject.dtypes - {torch.float64}, key=str):
             for cut in (1, 40):
                 yield planned(low, f"{name_of(dtype)}-chunks{cut}", subject, dtype, cut)

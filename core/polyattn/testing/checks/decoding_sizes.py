@@ -87,6 +87,34 @@ def check_decode_low_precision(subject: Subject, dtype: torch.dtype, cut: int) -
     )
 
 
+REPEATED = Shape(name="", batch=1, heads=1, queries=400, keys=400, head_dim=4, value_dim=4)
+"""One token, over and over: what rounding takes from its sums, it takes at every step alike."""
+
+
+@proves(
+    "A token that comes 400 times is decoded in a half type no worse than by one whole call: the "
+    "error is at most thrice that of the call, plus two roundings.",
+    causes=(
+        "a state kept in the dtype of the tokens: sums belong in kit.accumulation_dtype(dtype)",
+        "a state that is rounded to a half type between two steps, to save memory",
+        "a normaliser kept in another dtype than what it divides",
+    ),
+    claim="state, devices (dtypes)",
+)
+def check_decode_half_sums(subject: Subject, dtype: torch.dtype) -> None:
+    shape = subject.fit(REPEATED)
+    sample = causal_sample(subject, shape)
+    # Entries of one sign: a sum that stays near zero swallows nothing.
+    sample = sample.each(lambda x: (x[:, :, :1].abs() + 0.1).expand_as(x).contiguous()).to(dtype)
+    instance = subject.at(shape, dtype=dtype)
+    with torch.no_grad():
+        got, _ = _decoded(instance, sample, _start(instance, sample), (1,))
+        whole = instance(sample)
+        want = instance.widened().definition(sample.to(torch.float64))
+    told, given = "the output of decoding", f"{sample.describe()}, one token repeated"
+    compare(told, got, want, tolerance=value_tolerance(want, whole, dtype), given=given)
+
+
 @proves(
     "Decoding works for one head, one sample and a width of one, and a state counts its tokens.",
     causes=(
