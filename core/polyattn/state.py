@@ -48,6 +48,8 @@ class State(ABC):
     """``length``: tokens seen, padding included. ``nbytes``: memory held.
 
     ``origin``: what it was made for, as ``new_state`` notes it; carried from state to state.
+    What is added up over tokens is kept in ``kit.accumulation_dtype(dtype)``: a sum in a half type
+    swallows the tokens that come late. Keys and values may stay as they came.
     """
 
     length: int
@@ -147,7 +149,10 @@ def _reordered(origin: Origin | None, index: Tensor) -> Origin | None:
 
 @dataclass(frozen=True, eq=False)
 class RecurrentState(State):
-    """A fixed set of tensors, each (B, ...), whose size does not depend on the length."""
+    """A fixed set of tensors, each (B, ...), whose size does not depend on the length.
+
+    Sums among them are kept in ``kit.accumulation_dtype(dtype)``, whatever the dtype of the tokens.
+    """
 
     length: int
     tensors: Mapping[str, Tensor]
