@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from polyattn.capabilities import Part
-from polyattn.errors import ConfigError
+from polyattn.contract import SequenceAttention
+from polyattn.errors import ConfigError, PolyattnError
 from polyattn.mask import Mask
 from polyattn.state import State
 from polyattn.testing.cases import SQUARE, Sample, Shape, shape_of
@@ -140,10 +141,12 @@ def check_decode_degenerate_sizes(subject: Subject, case: str) -> None:
 
 
 @proves(
-    "Built without sizes, a variant decodes by those that its state was made with.",
+    "Built without sizes, a variant decodes by those that its state was made with; a state that "
+    "needs sizes and gets none is refused by name.",
     causes=(
         "start() that reads the variant's sizes and not those it is given",
         "step() that reads sizes where the tensors have them",
+        "start() that takes None for sizes",
     ),
     claim="state",
 )
@@ -162,6 +165,15 @@ def check_state_sizes_given_late(subject: VariantSubject) -> None:
         tolerance=output_tolerance(sample),
         given=sample.describe(),
     )
+    module = instance.module()
+    assert isinstance(module, SequenceAttention)
+    try:
+        module.new_state(shape.batch, dtype=sample.dtype)
+    except PolyattnError:
+        return
+    except Exception as error:
+        what = f"new_state without any sizes raised {type(error).__name__}, expected a ConfigError"
+        raise Mismatch(Seen(what=what, given=sample.describe())) from error
 
 
 def sizeless(subject: VariantSubject) -> Instance | None:
