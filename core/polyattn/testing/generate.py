@@ -28,7 +28,12 @@ from polyattn.testing.generate_extended import extended_checks
 from polyattn.testing.generate_grouped import grouped_length_checks
 from polyattn.testing.generate_life_cycle import life_cycle_checks
 from polyattn.testing.generate_maps import feature_maps
-from polyattn.testing.generate_masks import causality, decoding, masks
+from polyattn.testing.generate_masks import (
+    causality,
+    causality_by_gradient,
+    decoding,
+    masks,
+)
 from polyattn.testing.generate_values import further_value_checks
 from polyattn.testing.generate_widths import hidden_widths
 from polyattn.testing.generate_windows import further_window_checks
@@ -52,6 +57,7 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         value_checks,
         contract_checks,
         independence,
+        causality_by_gradient,
         masks,
         causality,
         decoding,

@@ -20,7 +20,7 @@ from polyattn.testing.subject import Subject
 def masks(subject: Subject) -> Iterator[Check]:
     """Group D."""
     taken = subject.capabilities.masks
-    # First: NaN from an emptied row shows in most of the others as well.
+    # Of these first: NaN from an emptied row shows in most of the others as well.
     yield from _emptied(subject)
     for part in ("dense", "bias"):
         for shape in (RECTANGULAR, SQUARE):
@@ -137,26 +137,32 @@ def _emptied(subject: Subject) -> Iterator[Check]:
         yield planned(check, case, subject, case, may_refuse=len(EMPTIED[case]) > 1)
 
 
+def causality_by_gradient(subject: Subject) -> Iterator[Check]:
+    """Before the masks: where causal is ignored, a row that padding was to empty is not empty."""
+    check = causal_checks.check_causality_by_gradient
+    if subject.capabilities.causal == "no":
+        yield _missing(check, "causal")
+        return
+    for shape in _lengths(subject) if subject.backward else ():
+        yield planned(check, shape.name, subject, shape)
+        for part in _beside_causal(subject):
+            yield planned(
+                check, f"{shape.name}-{part}", subject, shape, (part,), may_refuse=True
+            )
+
+
 def causality(subject: Subject) -> Iterator[Check]:
-    """Group E."""
+    """Group E, but for gradients."""
     claims = subject.capabilities
-    by_gradient = causal_checks.check_causality_by_gradient
-    others = (
+    perturbation, alignment, prefix = (
         causal_checks.check_causality_by_perturbation,
         causal_checks.check_causal_alignment,
         causal_checks.check_prefix_consistency,
     )
     if claims.causal == "no":
-        for check in (by_gradient, *others):
+        for check in (perturbation, alignment, prefix):
             yield _missing(check, "causal")
         return
-    if subject.backward:
-        for shape in _lengths(subject):
-            yield planned(by_gradient, shape.name, subject, shape)
-            for part in _beside_causal(subject):
-                label = f"{shape.name}-{part}"
-                yield planned(by_gradient, label, subject, shape, (part,), may_refuse=True)
-    perturbation, alignment, prefix = others
     for shape in (*_lengths(subject), LONG_ODD):
         yield planned(perturbation, shape.name, subject, shape)
     for part in _beside_causal(subject):

@@ -47,7 +47,11 @@ def row_gradients(instance: Instance, sample: Sample) -> list[dict[str, Tensor]]
 @proves(
     "An output has exactly zero gradient to later keys, values and queries, and a non-zero one to "
     "every value it may see.",
-    causes=(*LEAKS, "a strict mask, j < i, that hides the query's own key"),
+    causes=(
+        *LEAKS,
+        "a finite fill such as -1e9 in place of -inf, or a mask after the softmax: a little is left",
+        "a strict mask, j < i, that hides the query's own key",
+    ),
     claim="masks (causal)",
 )
 def check_causality_by_gradient(

@@ -60,7 +60,7 @@ def hears_nothing_later(out: Tensor, leaf: Tensor, given: str) -> None:
         grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         need_finite(f"the gradient of output {t}", grad, given)
         reach = grad.abs().amax((0, 2))
-        heard = reach > ROUNDING[grad.dtype] * reach.max()
+        heard = reach > ROUNDING.get(grad.dtype, 0.0) * reach.max()
         later = [int(j) for j in heard.nonzero().flatten() if int(j) > t]
         if later:
             what = f"output {t} has a gradient of {float(reach[later[0]]):.2e} to position "
