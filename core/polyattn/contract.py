@@ -4,8 +4,8 @@ An author of a sequence variant declares ``capabilities`` and writes ``attend`` 
 (or ``pattern``). Sizes: B batch, H heads, Hkv key heads, L queries, S keys, D head width, Dv value
 width, C channels. Projections, positions and residuals lie outside.
 
-Grouped heads (Hkv < H) mean ``repeat_interleave``: query head h reads key head h // (H // Hkv). What
-a variant holds for each head, such as a decay, it holds for each query head.
+Grouped heads (Hkv < H) mean ``repeat_interleave``: query head h reads key head h // (H // Hkv).
+What a variant holds for each head, such as a decay, it holds for each query head.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from tests.testing.broken import NaNForEmptyRows
 from tests.testing.correct import SOFTMAX, Plain
 from tests.testing.correct_kinds import Tempered
 from torch import Tensor, nn
@@ -363,6 +364,7 @@ CAUGHT: tuple[tuple[type[Plain], str], ...] = (
     (FunctionWithoutARule, "check_vmap"),
     (RowsNeverWritten, "check_no_uninitialised_output"),
     (LastBlockNeverWritten, "check_no_uninitialised_output"),
+    (NaNForEmptyRows, "check_no_uninitialised_output"),
     (GradientsByTurns, "check_deterministic_backward"),
     (GradientsDrawn, "check_deterministic_backward"),
     (WritesOutTheWeights, "check_no_quadratic_memory"),

@@ -290,4 +290,3 @@ def autograd_checks(subject: Subject) -> Iterator[Check]:
                 yield planned(autograd.check_double_backward, label, subject, shape, ("causal",))
     for layout in (*autograd.LAYOUTS, "grad_out_expanded"):
         yield planned(autograd.check_noncontiguous, layout, subject, layout)
-

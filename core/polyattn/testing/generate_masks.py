@@ -146,9 +146,8 @@ def causality_by_gradient(subject: Subject) -> Iterator[Check]:
     for shape in _lengths(subject) if subject.backward else ():
         yield planned(check, shape.name, subject, shape)
         for part in _beside_causal(subject):
-            yield planned(
-                check, f"{shape.name}-{part}", subject, shape, (part,), may_refuse=True
-            )
+            label = f"{shape.name}-{part}"
+            yield planned(check, label, subject, shape, (part,), may_refuse=True)
 
 
 def causality(subject: Subject) -> Iterator[Check]:

@@ -49,7 +49,7 @@ def row_gradients(instance: Instance, sample: Sample) -> list[dict[str, Tensor]]
     "every value it may see.",
     causes=(
         *LEAKS,
-        "a finite fill such as -1e9 in place of -inf, or a mask after the softmax: a little is left",
+        "a finite fill in place of -inf, or a mask after the softmax: a little is left",
         "a strict mask, j < i, that hides the query's own key",
     ),
     claim="masks (causal)",

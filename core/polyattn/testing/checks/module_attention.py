@@ -43,9 +43,9 @@ def check_module_causality_by_gradient(subject: ModuleSubject) -> None:
 
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-6}
-"""By dtype: gradients this small beside the row's largest are rounding, as of a convolution by FFT.
+"""By dtype: what is so small beside a row's largest gradient is rounding, as of an FFT.
 
-What a leak so small could let through, the check by perturbation sees: it is a hundred times as loud.
+A leak that hides below has to pass the check by perturbation too, a hundred times as loud.
 """
 
 
