@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
-from polyattn.errors import PolyattnError
 from polyattn.registry import discover
-from polyattn.testing import Status, subjects_of
-from polyattn.testing.planned import Check, planned
-from polyattn.testing.runner import checks_of, run_check
+from polyattn.testing import parametrize_with_checks
+
+NAMES = [*discover().operations, *discover().variants]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,30 +22,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def conformance() -> Iterator[object]:
-    """One parameter for each check of each name; a name that cannot be used fails as one."""
-    registry = discover()
-    for name in (*registry.operations, *registry.variants):
-        try:
-            checks = list(checks_of(subjects_of(name)))
-        except PolyattnError as error:
-            checks = [planned(pytest.fail, "usable", f"{name} cannot be checked: {error}")]
-        for check in checks:
-            if check.withheld is None:
-                yield pytest.param(check, id=f"{name}-{check.id}")
+@parametrize_with_checks(NAMES)
+def test_variant(check: Callable[[], None]) -> None:
+    check()
 
 
-LACKING = "check_vmap[gradient"
-"""What a built-in variant may lack, of all that nobody claims: its kernel has no rule for vmap."""
-
-
-@pytest.mark.parametrize("check", list(conformance()))
-def test_variant(check: Check) -> None:
-    result = run_check(check)
-    good = {Status.PASSED, Status.NOT_CLAIMED}
-    if check.id.startswith(LACKING):
-        good.add(Status.DOES_NOT_HOLD)
-    assert result.status in good, result.failure or result.reason
+@parametrize_with_checks(NAMES, device="cuda")
+def test_variant_on_cuda(check: Callable[[], None]) -> None:
+    check()
 
 
 def test_something_is_registered() -> None:

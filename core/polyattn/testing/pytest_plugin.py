@@ -1,0 +1,138 @@
+"""``pytest --polyattn NAME``: the conformance suite with no test file at all.
+
+pytest loads this in every run, whether it is asked for or not: so nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from polyattn.errors import PolyattnError
+
+if TYPE_CHECKING:
+    from polyattn.testing.parametrize import Case
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("polyattn", "conformance of attention variants")
+    group.addoption(
+        "--polyattn",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="check this variant, operation or preset (repeat it, or separate by commas); without "
+        "files on the command line, nothing else is collected",
+    )
+    group.addoption(
+        "--polyattn-extended", action="store_true", help="with --polyattn: run what takes seconds"
+    )
+    group.addoption(
+        "--polyattn-expected",
+        metavar="FILE",
+        help="with --polyattn: expected failures, a YAML file of {id: reason}",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Say at once what cannot be; and where no file was asked for, collect none."""
+    names = _names(config)
+    given = [name for name in ("extended", "expected") if config.getoption(f"polyattn_{name}")]
+    if not names:
+        if given:
+            raise pytest.UsageError(f"--polyattn-{given[0]}: --polyattn NAME says of what")
+        return
+    from polyattn.registry import discover
+
+    for name in names:
+        if "/" not in name:
+            try:
+                discover().find(name)
+            except PolyattnError as error:
+                raise pytest.UsageError(f"--polyattn {name}: {error}") from None
+    if config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The names are collected after the files, beside them."""
+    report = yield
+    if isinstance(collector, pytest.Session) and _names(collector.config):
+        report.result = [*report.result, *_variants(collector)]
+    return report
+
+
+def _variants(session: pytest.Session) -> list[Variant]:
+    from polyattn.testing.parametrize import cases_of
+
+    config, names = session.config, _names(session.config)
+    try:
+        cases = cases_of(names, _expected(config), extended=config.getoption("polyattn_extended"))
+    except PolyattnError as error:
+        raise pytest.UsageError(f"--polyattn: {error}") from None
+    return [
+        Variant.from_parent(
+            session,
+            name=name,
+            nodeid=f"polyattn/{name}",
+            cases=[case for case in cases if case.name == name],
+        )
+        for name in names
+    ]
+
+
+def _names(config: pytest.Config) -> list[str]:
+    given = [name.strip() for text in config.getoption("polyattn") for name in text.split(",")]
+    return list(dict.fromkeys(name for name in given if name))
+
+
+def _expected(config: pytest.Config) -> dict[str, str]:
+    path = config.getoption("polyattn_expected")
+    if path is None:
+        return {}
+    from polyattn.cli.check_session import read_expected
+
+    return read_expected(Path(path))
+
+
+class Variant(pytest.Collector):
+    """One name that is checked."""
+
+    def __init__(self, *, cases: Sequence[Case], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cases = cases
+
+    def collect(self) -> Iterator[pytest.Item]:
+        for case in self.cases:
+            yield CheckItem.from_parent(self, name=case.check.id, case=case)
+
+
+class CheckItem(pytest.Item):
+    """One check of it."""
+
+    def __init__(self, *, case: Case, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.case = case
+        for mark in case.marks:
+            self.add_marker(mark)
+
+    def runtest(self) -> None:
+        self.case()
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """A failure stands alone; what is none keeps its traceback."""
+        from polyattn.testing.results import CheckFailure
+
+        if isinstance(excinfo.value, CheckFailure):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"{self.case.name}: {self.case.check.id}"
