@@ -40,7 +40,7 @@ def _closed_after(queries: int, keys: int, window: int | None = None) -> Tensor:
 
 
 @proves(
-    "It gives (output (B, L, H, D), weights or None), for fewer key heads and any lengths.",
+    "It gives (output (B, L, H, D), weights or None), for any lengths.",
     causes=(
         "the output left as (B, H, L, D): return out.transpose(1, 2).contiguous()",
         "the output alone, without the weights beside it",
@@ -49,8 +49,8 @@ def _closed_after(queries: int, keys: int, window: int | None = None) -> Tensor:
     ),
 )
 def check_hf_output(function: HfFunction) -> None:
-    for queries, keys, key_heads in ((5, 5, 4), (5, 7, 4), (3, 3, 2)):
-        q, k, v = drawn(queries=queries, keys=keys, key_heads=key_heads)
+    for queries, keys in ((5, 5), (5, 7), (3, 3)):
+        q, k, v = drawn(queries=queries, keys=keys)
         given = _given(q, k)
         mask = _closed_after(queries, keys)
         with blaming(given), torch.no_grad():
@@ -168,7 +168,7 @@ def check_hf_sliding_window(function: HfFunction) -> None:
     ),
 )
 def check_hf_weights(function: HfFunction) -> None:
-    q, k, v = drawn(queries=5, keys=7, key_heads=2)
+    q, k, v = drawn(queries=5, keys=7)
     mask = _closed_after(5, 7)
     given = _given(q, k)
     with blaming(given), torch.no_grad():
