@@ -17,12 +17,10 @@ CLOSE = 1e-4
 """In float32, on values of magnitude one."""
 
 
-def drawn(
-    *, queries: int = 5, keys: int = 5, heads: int = 4, key_heads: int = 4
-) -> tuple[Tensor, Tensor, Tensor]:
+def drawn(*, queries: int = 5, keys: int = 5) -> tuple[Tensor, Tensor, Tensor]:
     """q (2, 4, L, 8), k and v in float32."""
-    sizes = ((heads, queries), (key_heads, keys), (key_heads, keys))
-    q, k, v = (normal(2, *size, 8, seed=85 + i).float() for i, size in enumerate(sizes))
+    sizes = (queries, keys, keys)
+    q, k, v = (normal(2, 4, size, 8, seed=85 + i).float() for i, size in enumerate(sizes))
     return q, k, v
 
 
@@ -164,7 +162,7 @@ def check_hf_sliding_window(function: HfFunction) -> None:
     "Weights that are given are those that made the output: (B, H, L, S), rows that sum to one.",
     causes=(
         "the logits, or the weights before the mask, returned in their place",
-        "weights of the key heads, not repeated, or averaged over the heads",
+        "weights averaged over the heads",
     ),
 )
 def check_hf_weights(function: HfFunction) -> None:
@@ -178,7 +176,7 @@ def check_hf_weights(function: HfFunction) -> None:
     found = need_shape("the weights", weights, (2, 4, 5, 7), given).float()
     sums = found.sum(-1)
     compare("the sum of a row", sums, torch.ones_like(sums), tolerance=CLOSE, given=given)
-    want = found @ v.repeat_interleave(2, 1)
+    want = found @ v
     told = "the output, against its weights times the values,"
     compare(told, out, want, tolerance=CLOSE, given=given)
 
