@@ -163,7 +163,8 @@ def causes_of(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Root]:
     cause = grouped_cause(probe)
     if cause is not None:
         name = "check_gqa_equals_repeated_kv"
-        yield _root(probe, name, "4over2", HEADS, cause, explains(name))
+        follows = explains(name, "check_many_heads_at_length", "check_grouped_heads_at_length")
+        yield _root(probe, name, "4over2", HEADS, cause, follows)
 
 
 def loud_roots(probe: Probe, flow: Flow, scale: float | None = None) -> Iterator[Root]:
