@@ -33,6 +33,8 @@ STARTING = 120.0
 """Seconds for a worker to import torch."""
 GRACE = 3.0
 """Seconds that a worker is given beyond a limit, to say by itself that it is over."""
+OPENING_GRACE = 10.0
+"""The same for loading and building, which is done in several steps, each within the limit."""
 MOST_ENDS = 3
 """So many checks may hang or end the process; then the rest is not run."""
 
@@ -191,7 +193,7 @@ class _Course:
         """One event of the worker."""
         kind = event["event"]
         if kind == "ready":
-            self.stage, self.patience = "opening", self.job.opening + GRACE
+            self.stage, self.patience = "opening", self.job.opening + OPENING_GRACE
         elif kind == "wrong":
             raise ConfigError(event["reason"])
         elif kind == "missing":
@@ -212,7 +214,8 @@ class _Course:
         """The worker gave no answer in time, and was ended."""
         if self.stage == "starting":
             raise WorkerFailed(f"a worker did not start within {STARTING:g} s")
-        self._ended(ANSWERS_IN_TIME, f"it did not answer within {self.patience - GRACE:g} s")
+        grace = OPENING_GRACE if self.stage == "opening" else GRACE
+        self._ended(ANSWERS_IN_TIME, f"it did not answer within {self.patience - grace:g} s")
 
     def died(self, obituary: str) -> None:
         """The worker is gone. obituary: its exit code or signal."""
