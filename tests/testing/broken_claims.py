@@ -152,7 +152,9 @@ class Written(State):
     def reorder(self, index: Tensor) -> Written:
         return Written([{n: t[index] for n, t in chunk.items()} for chunk in self.chunks])
 
-    def append(self, new: Mapping[str, Tensor], mask: Mask) -> tuple[Any, Mask, Written]:
+    def append(
+        self, new: Mapping[str, Tensor], mask: Mask, queries: Tensor
+    ) -> tuple[Any, Mask, Written]:
         self.chunks.append(new)
         return *self.held(), self
 
@@ -168,7 +170,9 @@ class Forgetful(Written):
         count = index.shape[0]
         return Forgetful([{n: t[:count] for n, t in chunk.items()} for chunk in self.chunks])
 
-    def append(self, new: Mapping[str, Tensor], mask: Mask) -> tuple[Any, Mask, Written]:
+    def append(
+        self, new: Mapping[str, Tensor], mask: Mask, queries: Tensor
+    ) -> tuple[Any, Mask, Written]:
         grown = Forgetful([*self.chunks, new])
         return *grown.held(), grown
 
@@ -191,7 +195,9 @@ class Obliging(Forgetful):
         ]
         return super().held()
 
-    def append(self, new: Mapping[str, Tensor], mask: Mask) -> tuple[Any, Mask, Written]:
+    def append(
+        self, new: Mapping[str, Tensor], mask: Mask, queries: Tensor
+    ) -> tuple[Any, Mask, Written]:
         grown = Obliging([*self.chunks, new])
         return *grown.held(), grown
 

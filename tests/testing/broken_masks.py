@@ -74,7 +74,7 @@ class RowsBeforeDense(Own):
     """A row counts as seeing by what the other parts leave it."""
 
     def visible_rows(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        return super().without("dense").visible_rows(*args, **kwargs)
+        return Mask.without(self, "dense").visible_rows(*args, **kwargs)
 
 
 class SlopesAddDistance(Own):
