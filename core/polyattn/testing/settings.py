@@ -20,6 +20,7 @@ def settings() -> dict[str, object]:
         "the number of threads": torch.get_num_threads(),
         "whether gradients are recorded": torch.is_grad_enabled(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "whether others only warn": torch.is_deterministic_algorithms_warn_only_enabled(),
         "the precision of matrix products": torch.get_float32_matmul_precision(),
         "the flash kernel's flag": torch._C._get_flash_sdp_enabled(),
         "the plain kernel's flag": torch._C._get_math_sdp_enabled(),
@@ -44,7 +45,10 @@ def settings_restored() -> Iterator[None]:
             torch.set_default_dtype(before["the default dtype"])  # type: ignore[arg-type]
             torch.set_num_threads(int(str(before["the number of threads"])))
             torch.set_grad_enabled(bool(before["whether gradients are recorded"]))
-            torch.use_deterministic_algorithms(bool(before["deterministic algorithms"]))
+            torch.use_deterministic_algorithms(
+                bool(before["deterministic algorithms"]),
+                warn_only=bool(before["whether others only warn"]),
+            )
             torch.set_float32_matmul_precision(str(before["the precision of matrix products"]))
             kernels.enable_flash_sdp(bool(before["the flash kernel's flag"]))
             kernels.enable_math_sdp(bool(before["the plain kernel's flag"]))
