@@ -101,6 +101,18 @@ def test_what_takes_seconds_is_run_where_it_is_asked_for() -> None:
     assert "--extended" in result.reason
 
 
+def test_a_map_of_a_class_that_a_function_made_is_copied_and_not_pickled() -> None:
+    class MadeHere(PlainGate):
+        pass
+
+    name = "check_fm_deepcopy_pickle_after_forward"
+    for variant, pickled in ((PlainGate, Status.PASSED), (MadeHere, Status.NOT_CLAIMED)):
+        results = {x.id: x for x in run_checks(checks(variant, name), on_fail="collect")}
+        found = {id: result.status for id, result in results.items()}
+        assert found == {f"{name}[deepcopy]": Status.PASSED, f"{name}[pickle]": pickled}
+    assert "a function made" in results[f"{name}[pickle]"].reason
+
+
 def test_ids_are_unique() -> None:
     ids = Counter(check.id for check in checks(Plain))
     assert [id for id, count in ids.items() if count > 1] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import torch
@@ -17,6 +18,7 @@ from polyattn.testing.checks.derivatives import check_fm_forward_mode
 from polyattn.testing.checks.exporting import check_fm_export
 from polyattn.testing.checks.refusals import DTYPES, name_of
 from polyattn.testing.feature_maps import FeatureMapSubject
+from polyattn.testing.generate_networks import why_not_pickled
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.variant import FeatureMapVariant
@@ -167,13 +169,31 @@ def _training(subject: FeatureMapSubject) -> Iterator[Check]:
     for channels in (8, 2, 1):
         size = (one[0], channels, *one[2:])
         yield planned(training.check_fm_parameters, _text(size), subject, size)
-    yield planned(training.check_fm_deepcopy_pickle_after_forward, "", subject, one)
+    yield from _copies(subject, one)
     yield planned(training.check_fm_inference_mode_then_train, "", subject, one)
     if torch.float64 in subject.dtypes:
         tiny = (2, 3, *(2 + i for i in range(len(one) - 2)))
         for masked in (False, True) if subject.capabilities.keep else (False,):
             label = "keep" if masked else "plain"
             yield planned(training.check_fm_gradcheck, label, subject, tiny, masked)
+
+
+def _copies(subject: FeatureMapSubject, size: tuple[int, ...]) -> Iterator[Check]:
+    check = training.check_fm_deepcopy_pickle_after_forward
+    for how in training.COPIES:
+        reason = _why_not_pickled(subject, size[1]) if how == "pickle" else ""
+        if reason:
+            left_out = withheld(check, Status.NOT_CLAIMED, reason)
+            yield dataclasses.replace(left_out, id=f"{left_out.id}[{how}]")
+        else:
+            yield planned(check, how, subject, size, how)
+
+
+def _why_not_pickled(subject: FeatureMapSubject, channels: int) -> str:
+    try:
+        return why_not_pickled(subject.build(channels, subject.dtype))
+    except Exception:
+        return ""  # That it cannot be built is a finding of each check.
 
 
 def _claimed(subject: FeatureMapSubject) -> Iterator[Check]:

@@ -127,7 +127,7 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
         yield _left_out(life.check_module_parameters_get_grad, "it has no parameters")
     yield planned(life.check_module_state_dict_roundtrip, "", subject)
     for how in life.COPIES:
-        reason = _why_not_pickled(module) if how == "pickle" else ""
+        reason = why_not_pickled(module) if how == "pickle" else ""
         if reason:
             check = _left_out(life.check_module_deepcopy_pickle, reason)
             yield dataclasses.replace(check, id=f"{check.id}[{how}]")
@@ -151,7 +151,7 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
             yield _left_out(life.check_module_gradcheck, "it does not compute in float64")
 
 
-def _why_not_pickled(module: nn.Module) -> str:
+def why_not_pickled(module: nn.Module) -> str:
     """Where it is not its own fault; else nothing."""
     if "<locals>" in type(module).__qualname__:
         return "pickle finds no class that a function made"
