@@ -12,6 +12,7 @@ from tests.testing.correct_kinds import Tempered
 from torch import Tensor, nn
 
 from polyattn import Inputs, KeyValueState, Mask, Sizes, State, Support, kit
+from polyattn.errors import ShapeError
 
 
 class KeepsItsFirstScale(Tempered):
@@ -138,6 +139,17 @@ class SavesItsState(Plain):
         held = () if state._buffer is None else state._buffer.tensors.values()
         out, grown = super().step(q, k, v, state, mask, inputs)
         return out + sum((x * q[..., :1].sum() * 0).sum() for x in held), grown
+
+
+class RefusesInOtherWords(Plain):
+    """Says of its own state that it does not fit: nothing is wrong with it."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        if q.requires_grad:
+            raise ShapeError("the state is of another shape")
+        return super().step(q, k, v, state, mask, inputs)
 
 
 class LengthOnTheModule(Plain):
@@ -355,6 +367,7 @@ CAUGHT: tuple[tuple[type[Plain], str], ...] = (
     (DecidesOnceWhetherItLearns, "check_inference_mode_then_train"),
     (BufferOfInferenceMode, "check_state_of_inference_mode"),
     (SavesItsState, "check_state_of_inference_mode"),
+    (RefusesInOtherWords, "check_state_of_inference_mode"),
     (LengthOnTheModule, "check_threads"),
     (OneAtATime, "check_threads"),
     (LengthInTheGraph, "check_export"),
