@@ -106,6 +106,25 @@ class ShiftsItsInput(Attention):
         return super().forward(x, key_padding_mask)
 
 
+class _ScalesWhatItWasGiven(torch.autograd.Function):
+    """The values stay as they are; its backward makes room in what it was given."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.given = x
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.given.mul_(0.5)
+        return grad
+
+
+class ScalesItsInputInBackward(Attention):
+    def forward(self, x, key_padding_mask=None):
+        return super().forward(_ScalesWhatItWasGiven.apply(x), key_padding_mask)
+
+
 class InvertsItsMask(Attention):
     def closed(self, q, k, padding):
         closed = super().closed(q, k, None if padding is None else padding.clone())
@@ -200,12 +219,14 @@ class TableLeftBehind(Attention):
         self.turn = torch.eye(WIDTH)
 
     def merge(self, x):
-        return super().merge(x) @ self.turn
+        merged = super().merge(x)
+        return (merged.to(self.turn.dtype) @ self.turn).to(merged.dtype)
 
 
 class RoundsInside(Attention):
     def merge(self, x):
-        return super().merge(x).float().to(torch.float32)
+        merged = super().merge(x)
+        return merged.float().to(merged.dtype)
 
 
 class StrictlyLeaky(Causal):
@@ -280,6 +301,16 @@ class CleansItsOutput(NaNForEmptyRows):
         return super().merge(x).nan_to_num()
 
 
+class DividesByTheRealNorm(Attention):
+    """The norm of the real positions: where there are none its gradient is NaN, chosen or not."""
+
+    def forward(self, x, key_padding_mask=None, need_weights=False):
+        real = x if key_padding_mask is None else x * ~key_padding_mask[..., None]
+        norm = real.square().sum((1, 2), keepdim=True).sqrt()
+        x = x / torch.where(norm > 0, norm, 1.0)
+        return super().forward(x, key_padding_mask, need_weights)
+
+
 class UnusedLayer(Attention):
     def __init__(self) -> None:
         super().__init__()
@@ -336,6 +367,28 @@ class HoldsALambda(Attention):
 
     def merge(self, x):
         return self.activation(super().merge(x))
+
+
+class _Shared:
+    """One object, whoever copies it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class SharesItsBuffer(Attention):
+    """A copy reads the original's buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.zeros(WIDTH))
+        self.held = _Shared(self._buffers)
+
+    def merge(self, x):
+        return super().merge(x) + self.held.value["level"]
 
 
 class KeepsATable(Attention):
@@ -397,6 +450,17 @@ class _Tilted(torch.autograd.Function):
 class TiltsTheGradient(Attention):
     def merge(self, x):
         return _Tilted.apply(super().merge(x))
+
+
+class TiltsBesideItsX(Attention):
+    """The gradient of the input is wrong, and that of a parameter called x is right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x, key_padding_mask=None, need_weights=False):
+        return super().forward(_Tilted.apply(x) * self.x, key_padding_mask, need_weights)
 
 
 class DetachesTheKeys(Attention):
@@ -466,6 +530,7 @@ CAUGHT = (
     (DropsInEvaluation, "check_module_eval_deterministic"),
     (DrawsInTheCall, "check_module_eval_deterministic"),
     (ShiftsItsInput, "check_module_inputs_not_mutated"),
+    (ScalesItsInputInBackward, "check_module_inputs_not_mutated"),
     (InvertsItsMask, "check_module_inputs_not_mutated"),
     (Prints, "check_module_global_state_untouched"),
     (SetsTheThreads, "check_module_global_state_untouched"),
@@ -492,6 +557,7 @@ CAUGHT = (
     (MeanOverPadding, "check_module_padding_equals_truncation"),
     (NaNForEmptyRows, "check_module_fully_masked_rows"),
     (CleansItsOutput, "check_module_fully_masked_rows"),
+    (DividesByTheRealNorm, "check_module_fully_masked_rows"),
     (KeysOfX, "check_module_context"),
     (ContextOfTheFirst, "check_module_context"),
     (UnusedLayer, "check_module_parameters_get_grad"),
@@ -500,6 +566,7 @@ CAUGHT = (
     (DrawsOutsideItsState, "check_module_state_dict_roundtrip"),
     (KeepsItsWeights, "check_module_deepcopy_pickle"),
     (HoldsALambda, "check_module_deepcopy_pickle"),
+    (SharesItsBuffer, "check_module_deepcopy_pickle"),
     (KeepsATable, "check_module_inference_mode_then_train"),
     (KeepsTheProduct, "check_module_inference_mode_then_train"),
     (UnmaskedInTraining, "check_module_train_equals_eval"),
@@ -507,6 +574,7 @@ CAUGHT = (
     (ScaledWhereWeightsAreWanted, "check_module_weights_change_nothing"),
     (WeightsFirst, "check_module_weights_change_nothing"),
     (TiltsTheGradient, "check_module_gradcheck"),
+    (TiltsBesideItsX, "check_module_gradcheck"),
     (DetachesTheKeys, "check_module_gradcheck"),
 )
 """(class, name of the check that must catch it)."""

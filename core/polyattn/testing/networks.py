@@ -335,37 +335,35 @@ class ModelSubject(Network):
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """An output, and the gradients of x (of floats) and of each parameter, by name."""
+    """An output, and the gradients of x (where it holds floats) and of each parameter, by name."""
 
     out: Tensor
-    grads: Mapping[str, Tensor]
+    x: Tensor | None
+    parameters: Mapping[str, Tensor]
 
 
 def step(running: Running, x: Tensor, *, weight: Tensor | None = None, **keywords: Any) -> Step:
     """Forward and backward, as training takes them; a gradient that there is none of is zero."""
-    leaves: dict[str, Tensor] = {}
-    if x.is_floating_point():
-        x = x.detach().clone().requires_grad_()
-        leaves["the gradient of x"] = x
+    named = dict[str, nn.Parameter]()
     if isinstance(running.function, nn.Module):
-        for name, parameter in running.function.named_parameters():
-            if parameter.requires_grad:
-                leaves[f"the gradient of {name}"] = parameter
-    for leaf in leaves.values():
-        leaf.grad = None
+        named = dict(parameters_of(running))
+    for parameter in named.values():
+        parameter.grad = None
+    x = x.detach().clone().requires_grad_(x.is_floating_point())
     out = running(x, **keywords)
     given = f"{described(x, **keywords)}, backward"
     with blaming(given):
         if out.requires_grad:
             weight = fixed_gradient(out) if weight is None else weight
             torch.autograd.backward(out, weight.to(out.dtype))
-    grads = {
-        name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone()
-        for name, leaf in leaves.items()
-    }
-    for leaf in leaves.values():
-        leaf.grad = None
-    return Step(out.detach(), grads)
+    grads = {name: _gradient_of(parameter) for name, parameter in named.items()}
+    for parameter in named.values():
+        parameter.grad = None
+    return Step(out.detach(), _gradient_of(x) if x.is_floating_point() else None, grads)
+
+
+def _gradient_of(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone()
 
 
 def agree(what: str, got: Tensor, want: Tensor, *, given: str, factor: float = DEEP) -> None:
@@ -378,8 +376,11 @@ def agree(what: str, got: Tensor, want: Tensor, *, given: str, factor: float = D
 def same_step(got: Step, want: Step, *, given: str) -> None:
     """The output and each gradient agree."""
     agree("the output", got.out, want.out, given=given)
-    for name, expected in want.grads.items():
-        agree(name, got.grads[name], expected, given=given, factor=4 * DEEP)
+    if got.x is not None and want.x is not None:
+        agree("the gradient of x", got.x, want.x, given=given, factor=4 * DEEP)
+    for name, expected in want.parameters.items():
+        told = f"the gradient of the parameter {name}"
+        agree(told, got.parameters[name], expected, given=given, factor=4 * DEEP)
 
 
 def parameters_of(running: Running) -> Iterator[tuple[str, nn.Parameter]]:

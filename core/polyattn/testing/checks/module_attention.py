@@ -141,10 +141,14 @@ def check_module_fully_masked_rows(subject: Network) -> None:
     keep[1] = False
     given = described(x, keep=keep)
     need_finite("the output of the sample without padding", running.quiet(x, keep=keep)[0], given)
-    out = running(x, keep=keep)
+    # Inside a network x comes from other layers, and requires a gradient.
+    out = running(x.requires_grad_(x.is_floating_point()), keep=keep)
     with blaming(given):
         if out.requires_grad:
             torch.autograd.backward(out[0].square().sum())
+    if x.grad is not None:
+        told = "the gradient of x, from the outputs of the other sample alone,"
+        need_finite(told, x.grad, given)
     if isinstance(running.function, nn.Module):
         for name, parameter in running.module.named_parameters():
             if parameter.grad is not None:
