@@ -8,10 +8,19 @@ import random
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from polyattn.testing.networks import Network, agree, described, same_step, step
-from polyattn.testing.numerics import compare_bits, need_finite
+from polyattn.testing.networks import (
+    Network,
+    Padding,
+    Running,
+    agree,
+    described,
+    picked,
+    same_step,
+    step,
+)
+from polyattn.testing.numerics import compare_bits, largest, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.settings import settings
 from polyattn.testing.subject import blaming, fixed_gradient
@@ -63,24 +72,41 @@ def check_module_eval_deterministic(subject: Network) -> None:
 )
 def check_module_inputs_not_mutated(subject: Network) -> None:
     running, x = subject.build(), subject.draw(2, subject.fit(6))
-    given, drawn = described(x), x.clone()
-    # Not through ``running``, which hands copies to what is known to write.
+    # First without gradients of x: writing to what has them raises, which tells less.
+    for learned in (False, True) if x.is_floating_point() else (False,):
+        _need_unchanged(running, x.clone().requires_grad_(learned))
+    if subject.manner.padding is not None:
+        _need_unchanged(running, x.clone(), padding=subject.manner.padding)
+
+
+def _need_unchanged(running: Running, x: Tensor, padding: Padding | None = None) -> None:
+    """Neither x nor the padding is written to, in forward or in backward.
+
+    Calls the code itself: ``running`` hands copies to what is known to write.
+    """
+    given, held = described(x), {"input": x}
+    handed: dict[str, Any] = {}
+    if padding is not None:
+        keep = _keep(2, x.shape[1])
+        handed[padding.name] = lowered = padding.lowered(keep, running.dtype)
+        held[padding.name] = lowered if isinstance(lowered, Tensor) else keep
+    before = {name: tensor.detach().clone() for name, tensor in held.items()}
+
+    def need(when: str) -> None:
+        for name, tensor in held.items():
+            if not torch.equal(tensor, before[name]):
+                raise Mismatch(Seen(what=f"its {name} was written to{when}", given=given))
+
     with blaming(given):
-        subject.manner.call(running.function, x, dtype=running.dtype)
-    if not torch.equal(x, drawn):
-        raise Mismatch(Seen(what="its input was written to", given=given))
-    padding = subject.manner.padding
-    if padding is None:
-        return
-    keep = _keep(2, x.shape[1])
-    lowered = padding.lowered(keep, running.dtype)
-    before = [x.clone() for x in (keep, lowered) if isinstance(x, Tensor)]
-    handed: dict[str, Any] = {padding.name: lowered}
-    with blaming(given):
-        subject.manner.call(running.function, x, dtype=running.dtype, **handed)
-    after = [x for x in (keep, lowered) if isinstance(x, Tensor)]
-    if not all(torch.equal(x, y) for x, y in zip(before, after, strict=True)):
-        raise Mismatch(Seen(what=f"its {padding.name} was written to", given=given))
+        got = running.subject.manner.call(running.function, x, dtype=running.dtype, **handed)
+    need("")
+    out = picked(got)
+    if isinstance(out, Tensor) and out.requires_grad:
+        with blaming(f"{given}, backward"):
+            out.backward(fixed_gradient(out))
+        need(" in backward")
+        if isinstance(running.function, nn.Module):
+            running.function.zero_grad()
 
 
 def _keep(batch: int, length: int) -> Tensor:
@@ -227,3 +253,28 @@ def check_module_double_precision(subject: Network) -> None:
         what = f"the output has dtype {got.dtype}, expected torch.float64"
         raise Mismatch(Seen(what=what, given=given))
     agree("the output, rounded to float32,", got.float(), want, given=given, factor=64.0)
+    bend = _after_a_step(subject, wide, -STEP) + _after_a_step(subject, wide, STEP) - 2 * got
+    if largest(bend) > 1e-11 * max(1.0, largest(got)):
+        what = f"a step of {STEP:g} of x and of the parameters bends the output by "
+        what += f"{largest(bend):.1e}: in between it is rounded to a narrower type"
+        raise Mismatch(Seen(what=what, given=given))
+
+
+STEP = 1e-9
+"""Well below a rounding of float32, and a straight line in float64: it bends by its square."""
+
+
+def _after_a_step(subject: Network, x: Tensor, step: float) -> Tensor:
+    """The output in float64, once all that is real is larger by ``step`` of itself."""
+    running = subject.build(dtype=torch.float64)
+    function = running.function
+    learned = list(function.parameters()) if isinstance(function, nn.Module) else []
+    before = [parameter.detach().clone() for parameter in learned]
+    with torch.no_grad():
+        for parameter in learned:
+            parameter.mul_(1 + step)
+        out = running.quiet(x * (1 + step) if x.is_floating_point() else x)
+        # A module that cannot be copied is built but once.
+        for parameter, value in zip(learned, before, strict=True):
+            parameter.copy_(value)
+    return out
