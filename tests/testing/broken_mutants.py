@@ -183,6 +183,52 @@ class GradientOfTheLastPart(Plain):
         return torch.where(late, wide, wide.detach())
 
 
+class QueriesThatVanish(Plain):
+    """Weights that are products of features, of which those of small queries round to zero."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        out = super().attend(q, k, v, mask, inputs)
+        size = q.detach().amax(-1, keepdim=True).float().clamp(max=0).exp()
+        return out * (size / (size + 1e-30)).to(out.dtype)
+
+
+class SmallQueriesVanishWhileDecoding(Plain):
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        out, state = super().step(q, k, v, state, mask, inputs)
+        return torch.where(q.amax(-1, keepdim=True) < -87, 0.0, out), state
+
+
+class DividesByZeroWhileDecoding(Plain):
+    """A row that sees no key is 0 / 0, for single tokens."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
+        out = self.attend(q, held["k"], held["v"], over_all, inputs)
+        if q.shape[2] == 1 and over_all.real is not None:
+            seen = over_all.real.any(1).to(out.dtype)[:, None, None, None]
+            out = out * seen / seen
+        return out, state
+
+
+class MeanOfPaddingWhileDecoding(Plain):
+    """A row that sees no key is answered with the mean of the values."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
+        out = self.attend(q, held["k"], held["v"], over_all, inputs)
+        if over_all.real is not None:
+            seen = over_all.real.any(1)[:, None, None, None]
+            mean = held["v"].mean(2, keepdim=True)
+            out = torch.where(seen, out, kit.repeat_heads(mean, q.shape[1]))
+        return out, state
+
+
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
     (RemembersInHalf, "check_decode_low_precision"),
@@ -199,6 +245,10 @@ CAUGHT = (
     (OneHeadOfAGroupBeyondABlock, "check_grouped_heads_at_length"),
     (ThirtyTwoHeadsAtATime, "check_many_heads_at_length"),
     (GradientOfTheLastPart, "check_many_heads_at_length"),
+    (QueriesThatVanish, "check_rows_sum_for_small_queries"),
+    (SmallQueriesVanishWhileDecoding, "check_rows_sum_for_small_queries"),
+    (DividesByZeroWhileDecoding, "check_decode_rows_without_keys"),
+    (MeanOfPaddingWhileDecoding, "check_decode_rows_without_keys"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
 )

@@ -18,10 +18,12 @@ from polyattn.testing.variant import VariantSubject
 def further_decoding_checks(subject: Subject) -> Iterator[Check]:
     """Groups E and F, behind the usual ones."""
     yield from _prefixes(subject)
+    yield from _small_queries(subject)
     late: Callable[..., None] = checks.check_state_sizes_given_late
     low: Callable[..., None] = checks.check_decode_low_precision
     sums: Callable[..., None] = checks.check_decode_half_sums
     sizes: Callable[..., None] = checks.check_decode_degenerate_sizes
+    blank: Callable[..., None] = checks.check_decode_rows_without_keys
     if subject.capabilities.state == "none":
         for check in (low, sums, sizes, late):
             yield withheld(check, Status.NOT_CLAIMED, "no decoding state is claimed")
@@ -43,6 +45,10 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
     for case in checks.DECODED:
         if _fits(subject, case):
             yield planned(sizes, case, subject, case)
+    for cut in (1, 3) if "padding" in subject.capabilities.masks else ():
+        yield planned(blank, f"chunks{cut}", subject, cut)
+    if "padding" not in subject.capabilities.masks:
+        yield withheld(blank, Status.NOT_CLAIMED, "no mask of kind padding is claimed")
     if isinstance(subject, VariantSubject) and checks.sizeless(subject) is not None:
         yield planned(late, "", subject)
     else:
@@ -50,9 +56,24 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
 
 
 def _fits(subject: Subject, case: str) -> bool:
-    """Whether a length that is asked for can be had."""
-    shape = checks.DECODED[case]
+    """Whether the sizes that are asked for can be had."""
+    shape, grouped = checks.DECODED[case], subject.capabilities.grouped_heads != "no"
+    if shape.kv_heads not in (None, 0, shape.heads) and not grouped:
+        return False
     return subject.fit(shape).keys == shape.keys
+
+
+def _small_queries(subject: Subject) -> Iterator[Check]:
+    check, claims = checks.check_rows_sum_for_small_queries, subject.capabilities
+    if not claims.rows_sum_to_one:
+        yield withheld(check, Status.NOT_CLAIMED, "rows_sum_to_one is not claimed")
+    elif not isinstance(subject, VariantSubject):
+        yield withheld(check, Status.NOT_RUN, "functions from elsewhere claim nothing of the kind")
+    else:
+        for level in (-30.0, -100.0):
+            yield planned(check, f"around{level:g}", subject, level, False)
+            if claims.state != "none":
+                yield planned(check, f"around{level:g}-tokens", subject, level, True)
 
 
 def _prefixes(subject: Subject) -> Iterator[Check]:

@@ -12,9 +12,10 @@ from polyattn.mask import Mask
 from polyattn.state import State
 from polyattn.testing.cases import SQUARE, Sample, Shape, shape_of
 from polyattn.testing.checks.causality import causal_sample, seen_by
+from polyattn.testing.checks.decoding import decode
 from polyattn.testing.compare import against_definition, output_tolerance
 from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, value_tolerance
+from polyattn.testing.numerics import compare, same_tolerance, value_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subject import Instance, Subject, blaming
 from polyattn.testing.variant import VariantInstance, VariantSubject, seeded
@@ -28,6 +29,7 @@ DECODED: dict[str, Shape] = {
     "width_1": SQUARE.of(head_dim=1, value_dim=1),
     "as_many_heads_as_tokens": SQUARE.of(heads=4, queries=12, keys=12),
     "more_samples_than_tokens": SQUARE.of(batch=5, queries=3, keys=3),
+    "three_heads_over_each_of_two": SQUARE.of(batch=4, heads=6, kv_heads=2),
 }
 """Sizes at which one axis can be taken for another, or a single one for a single token."""
 
@@ -138,6 +140,57 @@ def check_decode_degenerate_sizes(subject: Subject, case: str) -> None:
                 tolerance=output_tolerance(sample),
                 given=f"{sample.describe()}, chunks of {cut}",
             )
+
+
+@proves(
+    "A token that sees no key, because all so far is padding, is answered with zeros in decoding "
+    "as well.",
+    causes=(
+        "0 / 0 in a short path for single tokens",
+        "the policy for empty rows written for whole sequences alone",
+    ),
+    claim="state, masks (padding)",
+)
+def check_decode_rows_without_keys(subject: Subject, cut: int) -> None:
+    shape = subject.fit(SQUARE.of(batch=3))
+    sample, instance = causal_sample(subject, shape), subject.at(shape)
+    real = torch.arange(shape.keys) >= torch.tensor([0, 2, 5]).unsqueeze(1)
+    sample = sample.masked(sample.mask & Mask.padding(real))
+    given = f"{sample.describe()}, in chunks of {cut}"
+    with torch.no_grad():
+        got = decode(instance, sample, (cut,))
+    for b in range(shape.batch):
+        rows = got[b, :, ~real[b]]
+        what = f"the output of decoding for the padded tokens of sample {b}"
+        compare(what, rows, torch.zeros_like(rows), tolerance=0.0, given=given)
+
+
+@proves(
+    "However small the queries, the weights of each row sum to one.",
+    causes=(
+        "a feature map of the queries that underflows, and 0 / 0 or an epsilon behind it",
+        "a short path for single tokens that does not keep queries in range",
+    ),
+    claim="rows_sum_to_one",
+)
+def check_rows_sum_for_small_queries(subject: Subject, level: float, decoding: bool) -> None:
+    dtype = torch.float32 if torch.float32 in subject.dtypes else subject.dtype
+    shape = subject.fit(SQUARE)
+    sample = causal_sample(subject, shape) if decoding else subject.draw(shape)
+    sample = sample.having(q=sample.q * 0.1 + level, v=torch.ones_like(sample.v)).to(dtype)
+    instance = subject.at(shape, dtype=dtype)
+    with torch.no_grad():
+        if decoding:
+            got, _ = _decoded(instance, sample, _start(instance, sample), (1,))
+        else:
+            got = instance(sample)
+    compare(
+        "the output for values of 1",
+        got,
+        torch.ones_like(got),
+        tolerance=same_tolerance(dtype, 1.0),
+        given=f"{sample.describe()}, q around {level:g}{', token by token' if decoding else ''}",
+    )
 
 
 @proves(
