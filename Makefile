@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTHON ?=
 
-.PHONY: install compare check test bench mutants clean
+.PHONY: install compare check test bench mutants gpu-check gpu-check-wheels clean
 .DEFAULT_GOAL := install
 
 install: $(INSTALLED)
@@ -58,6 +58,21 @@ mutants: export OMP_NUM_THREADS = 1
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants.run $(ARGS)
 	$(BIN)/python -m tests.mutants.page
+
+# On a machine with a network: polyattn, and what a machine with a GPU lacks, for its Python.
+GPU_PYTHON ?= 3.12
+GPU_WHEELS ?= build/gpu-check
+gpu-check-wheels: $(INSTALLED)
+	rm -rf $(GPU_WHEELS)
+	$(BIN)/python -m build --wheel --no-isolation --outdir $(GPU_WHEELS) .
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps \
+	  --only-binary=:all: --python-version $(GPU_PYTHON) --platform manylinux_2_17_x86_64 \
+	  --platform manylinux2014_x86_64 -c constraints.txt --dest $(GPU_WHEELS) \
+	  pydantic pydantic-core annotated-types typing-inspection typing-extensions safetensors
+
+# On the machine with a GPU, with the torch of its own Python: writes gpu-check.json.
+gpu-check:
+	$(or $(PYTHON),python3) tests/gpu/check.py --wheels $(GPU_WHEELS) $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .benchmarks
