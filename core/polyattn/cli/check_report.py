@@ -6,7 +6,7 @@ import dataclasses
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from polyattn.testing.results import Result, Status, need_ids
@@ -121,7 +121,10 @@ class Report:
             groups.setdefault(result.name, []).append(result)
         if not self.brief:
             for name, results in groups.items():
-                self.say(_line(name, results))
+                if not _left_out(results):
+                    self.say(_line(name, results))
+            for line in _lines_left_out(filter(_left_out, groups.values())):
+                self.say(line)
         self._failures([result for result in self.results if not result.status.good])
         counts = Counter(str(result.status) for result in self.results)
         told = ", ".join(f"{count} {status}" for status, count in counts.items())
@@ -156,6 +159,25 @@ def printable(text: str) -> str:
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
+LEFT_OUT = frozenset({Status.NOT_CLAIMED, Status.NOT_RUN})
+
+
+def _left_out(results: list[Result]) -> bool:
+    """Whether a property was not judged at all."""
+    return all(result.status in LEFT_OUT for result in results)
+
+
+def _lines_left_out(properties: Iterable[list[Result]]) -> Iterator[str]:
+    """What was not judged, by the reason: ``not claimed  no decoding state is claimed (9)``."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for results in properties:
+        first = results[0]
+        by_reason.setdefault((str(first.status), first.reason), []).append(first.name)
+    for (status, reason), names in by_reason.items():
+        told = names[0] if len(names) == 1 else f"{len(names)} checks"
+        yield f"{status:<12} {told}: {reason}"
+
+
 def _line(name: str, results: list[Result]) -> str:
     """One property: ``passed   check_matches_reference (14)``."""
     for status in (
@@ -171,4 +193,4 @@ def _line(name: str, results: list[Result]) -> str:
             return f"{status:<12} {name} ({len(found)})"
         if found:
             return f"{status:<12} {name} ({len(found)} of {len(results)}): {found[0].reason}"
-    return f"{results[0].status:<12} {name}: {results[0].reason}"
+    raise AssertionError(f"{name}: what was left out has a line of its own")
