@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.testing.broken_maps import PlainGate
 from tests.testing.correct import Plain
 
-from polyattn.errors import ConfigError, UnknownName
+from polyattn.errors import ConfigError, UnknownName, Unsupported
 from polyattn.testing import CheckFailure, parametrize_with_checks, subjects_of_class
 from polyattn.testing.parametrize import Case, cases_of
 from polyattn.testing.planned import Check, withheld
@@ -73,6 +74,16 @@ def test_an_expected_failure_is_named_with_or_without_its_variant(prefix: str) -
 def test_a_stale_id_is_an_error_when_tests_are_collected(id: str) -> None:
     with pytest.raises(ConfigError, match=id):
         parametrize_with_checks([PART], expected_failures={id: "old"})
+
+
+def test_an_expected_failure_of_what_is_not_claimed_is_an_error() -> None:
+    subject = subjects_of_class("gate", PlainGate)[""]
+    told = r"gate-check_fm_export: expected to fail \(old\) and is not claimed: exports"
+    with pytest.raises(ConfigError, match=told):
+        cases_of([subject], {"check_fm_export": "old"})
+    with pytest.raises(AssertionError, match=r"it-check_it\[x\]: expected to fail") as raised:
+        case(Unsupported("it", []), "known", may_refuse=True)()
+    assert not isinstance(raised.value, CheckFailure)
 
 
 def test_a_wrong_name_is_an_error_and_one_string_is_no_list() -> None:

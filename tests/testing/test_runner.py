@@ -7,8 +7,15 @@ import json
 import pytest
 import torch
 
-from polyattn.errors import ConfigError
-from polyattn.testing import CheckFailure, Result, Status, check_variant, run_checks
+from polyattn.errors import ConfigError, UnknownName, Unsupported
+from polyattn.testing import (
+    CheckFailure,
+    Result,
+    Status,
+    check_variant,
+    parametrize_with_checks,
+    run_checks,
+)
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Mismatch, Seen, proves
 
@@ -53,6 +60,39 @@ def test_an_expected_failure_is_strict() -> None:
 def test_a_stale_id_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"check_one\[gone\].*no such check"):
         run_checks([planned(check_one, "x", 1)], expected_failures={"check_one[gone]": "old"})
+
+
+def test_an_expected_failure_of_what_is_not_claimed_is_an_error_that_names_it() -> None:
+    def refuse() -> None:
+        raise Unsupported("it", [])
+
+    expected = {"check_one": "known"}
+    claimed_no_more = withheld(check_one, Status.NOT_CLAIMED, "nobody asked")
+    refused = Check("check_one", run=refuse, may_refuse=True)
+    for check in (claimed_no_more, refused):
+        result = status(check, expected_failures=expected)
+        assert result.status is Status.ERROR
+        assert "check_one: expected to fail (known) and is not claimed" in result.reason
+    idle = withheld(check_one, Status.NOT_RUN, "no time")
+    assert status(idle, expected_failures=expected).status is Status.NOT_RUN
+
+
+def test_a_part_elsewhere_is_looked_up_and_listed_as_not_run() -> None:
+    results = check_variant("core/rope", device="cuda")
+    idle = [result for result in results if result.status is not Status.NOT_CLAIMED]
+    assert len(idle) > 5
+    assert {result.status for result in idle} == {Status.NOT_RUN}
+    assert all("on the CPU alone, not on cuda" in result.reason for result in idle)
+    with pytest.raises(UnknownName, match="did you mean 'core/rope'"):
+        check_variant("core/rop", device="cuda")
+
+
+@pytest.mark.parametrize("name", ["se", "core/rope"])
+def test_a_device_that_is_not_known_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(ConfigError, match="device = 'cuda:0': expected 'cpu' or 'cuda'"):
+        check_variant(name, device="cuda:0")
+    with pytest.raises(ConfigError, match="expected 'cpu' or 'cuda'"):
+        parametrize_with_checks([name], device="gpu")
 
 
 def test_on_fail_raises_the_first_failure() -> None:

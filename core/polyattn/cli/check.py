@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from polyattn.cli.check_report import Report
-from polyattn.cli.check_session import Session, read_expected
+from polyattn.cli.check_session import Session
 from polyattn.errors import ConfigError, PolyattnError
+from polyattn.testing.results import read_expected
 
 PATIENCE = 30.0
 """Seconds that code from elsewhere is given; what it does not reach is listed as not run."""

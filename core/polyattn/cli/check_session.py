@@ -8,13 +8,11 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from polyattn import strict_yaml
 from polyattn.cli.check_report import Report, printable
 from polyattn.cli.main import INTERRUPTED
-from polyattn.errors import ConfigError, PolyattnError
+from polyattn.errors import PolyattnError
 from polyattn.measure.worker import WorkerFailed
 from polyattn.registry import discover
 from polyattn.testing.results import Status, expected_of, need_ids
@@ -22,19 +20,6 @@ from polyattn.testing.worker import Job, Suite
 
 OTHER = "cuda"
 """The device that is checked as well, where there is one."""
-
-
-def read_expected(path: Path) -> dict[str, str]:
-    """Expected failures from a YAML file. Raises: ConfigError for anything but {id: reason}."""
-    found = strict_yaml.read(path)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: expected {{id: reason}}, got a {type(found).__name__}")
-    for id, reason in found.items():
-        if not isinstance(reason, str) or not reason.strip():
-            raise ConfigError(f"{path}: {id}: expected a reason in words, got {reason!r:.40}")
-    return found
 
 
 @dataclasses.dataclass

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from polyattn.errors import ConfigError
 from polyattn.mask import Mask
 from polyattn.testing.results import Mismatch, Seen
 
@@ -104,6 +105,15 @@ class Edge:
 
 
 CPU = Place()
+DEVICES = ("cpu", "cuda")
+"""What can be asked for by name, by type and without an index."""
+
+
+def place_of(name: str) -> Place:
+    """The place of that name. Raises: ConfigError for a device that the suite does not know."""
+    if name not in DEVICES:
+        raise ConfigError(f"device = {name!r}: expected {' or '.join(map(repr, DEVICES))}")
+    return Place(name)
 
 
 def is_here(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from polyattn.errors import ConfigError, PolyattnError
-from polyattn.testing.devices import Place, is_here
+from polyattn.testing.devices import is_here, place_of
 from polyattn.testing.planned import Check
 from polyattn.testing.results import (
     CheckFailure,
@@ -18,6 +18,7 @@ from polyattn.testing.results import (
     Status,
     expected_of,
     need_ids,
+    not_expected,
 )
 from polyattn.testing.runner import checks_of, checks_of_name, prepared, run_check
 from polyattn.testing.variant import AnySubject
@@ -53,6 +54,9 @@ class Case:
         """Run it. Raises: CheckFailure; what was raised where it is no finding; pytest's skip."""
         __tracebackhide__ = True
         result = run_check(self.check)
+        if self.reason and result.status is Status.NOT_CLAIMED:
+            # No CheckFailure, which alone is expected: the test fails.
+            raise AssertionError(f"{self.id}: {not_expected(self.reason, result.reason)}")
         if result.status is Status.PASSED:
             return
         if result.status.good:
@@ -74,7 +78,8 @@ def cases_of(
 
     What is not claimed is left out, and so is what takes seconds, unless it is asked for. What
     could not be run is skipped, with its reason.
-    Raises: UnknownName; ConfigError for expected failures that belong to no check.
+    Raises: UnknownName; ConfigError for expected failures that belong to no check, or to one that
+    is not claimed.
     """
     expected, known = dict(expected_failures or {}), set[str]()
     cases: list[Case] = []
@@ -83,6 +88,9 @@ def cases_of(
         planned = prepared(checks, {}, extended=True)
         known |= {check.id for check in planned} | {f"{name}-{check.id}" for check in planned}
         for check in planned:
+            if check.withheld is Status.NOT_CLAIMED and check.id in own:
+                stale = not_expected(own[check.id], check.reason)
+                raise ConfigError(f"expected_failures: {name}-{check.id}: {stale}")
             left_out = check.withheld is Status.NOT_CLAIMED or (check.extended and not extended)
             if not left_out:
                 cases.append(Case(name, check, own.get(check.id, "")))
@@ -95,7 +103,7 @@ def _by_name(
 ) -> Iterator[tuple[str, Sequence[Check]]]:
     from polyattn.registry import discover
 
-    place = Place(device)
+    place = place_of(device)
     for name in names:
         if not isinstance(name, str):
             yield name.name, list(checks_of({"": name}))
@@ -137,7 +145,7 @@ def parametrize_with_checks(
     """
     if isinstance(names, str):
         raise ConfigError(f"parametrize_with_checks: expected a list, as [{names!r}]")
-    if not is_here(device):
+    if not is_here(place_of(device).name):
         skip = pytest.mark.skip(reason=f"there is no {device} device here")
         parameters: list[Any] = [pytest.param(None, id=device, marks=skip)]
     else:

@@ -97,7 +97,7 @@ def _expected(config: pytest.Config) -> dict[str, str]:
     path = config.getoption("polyattn_expected")
     if path is None:
         return {}
-    from polyattn.cli.check_session import read_expected
+    from polyattn.testing.results import read_expected
 
     return read_expected(Path(path))
 

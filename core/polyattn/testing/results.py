@@ -7,8 +7,10 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ParamSpec, Self
 
+from polyattn import strict_yaml
 from polyattn.errors import ConfigError
 
 
@@ -212,11 +214,25 @@ def need_ids(expected: Iterable[str], known: Collection[str]) -> None:
         raise ConfigError(f"expected_failures = {stale}: no such check; {hint}")
 
 
+def read_expected(path: Path) -> dict[str, str]:
+    """Expected failures from a YAML file. Raises: ConfigError for anything but {id: reason}."""
+    found = strict_yaml.read(path)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected {{id: reason}}, got a {type(found).__name__}")
+    for id, reason in found.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"{path}: {id}: expected a reason in words, got {reason!r:.40}")
+    return found
+
+
 def as_expected(result: Result, reason: str | None) -> Result:
     """The result in the light of an expected failure; None: there is none.
 
     Strict: only a property that does not hold is the failure that was expected, an error is not;
-    what passes is a failure, so that the list stays true.
+    what passes is a failure, so that the list stays true, and what is not claimed is an error. What
+    was not run says nothing of the list.
     """
     if reason is None:
         return result
@@ -225,7 +241,15 @@ def as_expected(result: Result, reason: str | None) -> Result:
     if result.status is Status.PASSED:
         healed = f"expected to fail ({reason}) and passed; take it off the list"
         return dataclasses.replace(result, status=Status.XPASSED, reason=healed)
+    if result.status is Status.NOT_CLAIMED:
+        stale = f"{result.id}: {not_expected(reason, result.reason)}"
+        return dataclasses.replace(result, status=Status.ERROR, reason=stale)
     return result
+
+
+def not_expected(expected: str, reason: str) -> str:
+    """What is said of an expected failure of a check that is not claimed, for this reason."""
+    return f"expected to fail ({expected}) and is not claimed: {reason}; take it off the list"
 
 
 P = ParamSpec("P")

@@ -14,7 +14,7 @@ from polyattn.errors import PolyattnError, Unsupported
 from polyattn.testing.checks.contract import check_output_shape_dtype_device
 from polyattn.testing.checks.devices import check_unclaimed_device_is_refused
 from polyattn.testing.contained import TimeUp, contained, limited
-from polyattn.testing.devices import CPU, Place
+from polyattn.testing.devices import CPU, Place, place_of
 from polyattn.testing.generate import iter_checks
 from polyattn.testing.parts import checks_of_part, is_part
 from polyattn.testing.planned import Check, not_run, planned, withheld
@@ -65,7 +65,7 @@ def check_variant(
     error of the suite is, as it is.
     """
     return run_checks(
-        checks_of_name(name, Place(device)),
+        checks_of_name(name, place_of(device)),
         expected_failures=expected_failures,
         on_fail=on_fail,
         callback=callback,
@@ -87,7 +87,7 @@ def check_class(
     Raises: as there, but for what names raise; what ``examples()`` raises, as it is.
     """
     return run_checks(
-        _checks_of_makers(makers_of_class(variant.__name__, variant, Place(device))),
+        _checks_of_makers(makers_of_class(variant.__name__, variant, place_of(device))),
         expected_failures=expected_failures,
         on_fail=on_fail,
         callback=callback,
@@ -101,7 +101,9 @@ def checks_of_name(name: str, place: Place = CPU) -> Iterator[Check]:
     Raises: UnknownName, NameClash, Unavailable.
     """
     if is_part(name):
-        yield from checks_of_part(name) if place.here else ()
+        reason = f"it is checked on the CPU alone, not on {place.name}"
+        found = checks_of_part(name)
+        yield from found if place.here else (not_run(check, reason) for check in found)
         return
     try:
         with contained():
@@ -242,7 +244,8 @@ def run_check(
     patience: seconds after which it is ended, as a failure.
     """
     if check.withheld is not None:
-        return Result(id=check.id, status=check.withheld, reason=check.reason)
+        listed = Result(id=check.id, status=check.withheld, reason=check.reason)
+        return as_expected(listed, expected_failure)
     started = time.perf_counter()
     result = _outcome(check, patience)
     result = dataclasses.replace(result, seconds=time.perf_counter() - started)
