@@ -1,0 +1,145 @@
+"""What ``polyattn check`` says, and its ways to be asked, beside what test_cli_check has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.testing.test_cli_check import polyattn
+
+from polyattn.cli.check_report import Report
+from polyattn.errors import ConfigError
+from polyattn.testing.results import (
+    CheckFailure,
+    Property,
+    Result,
+    Seen,
+    Status,
+    expected_of,
+    read_expected,
+)
+
+PART = "core/alibi"
+
+
+def failed(id: str, follows: str = "") -> Result:
+    name = id.partition("[")[0]
+    seen = Seen(what=f"{id} does not hold", given="q (1, 2, 3, 4), float64, seed 0")
+    failure = CheckFailure(name, Property(meaning=f"{name} is so.", causes=("a slip",)), seen)
+    reason = seen.what
+    return Result(id=id, status=Status.FAILED, reason=reason, failure=failure, follows=follows)
+
+
+def told(capsys: pytest.CaptureFixture[str], *results: Result, brief: bool = False) -> str:
+    report = Report("it", brief=brief)
+    for result in results:
+        report.hear(result)
+    report.conclude("the verdict")
+    return capsys.readouterr().out
+
+
+def test_what_follows_from_another_failure_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    out = told(
+        capsys,
+        failed("check_root"),
+        failed("check_b[1]", "check_root"),
+        failed("check_b[2]", "check_root"),
+        failed("check_c", "check_root"),
+        failed("check_other"),
+    )
+    assert "3 more follow from check_root: check_b, check_c" in out
+    for id in ("check_root", "check_other"):
+        assert out.count(f"FAILED {id}\n") == 1
+    assert "FAILED check_b" not in out
+    assert "also failed" not in out
+    assert out.endswith("it: the verdict\n")
+
+
+def test_what_follows_from_what_did_not_fail_is_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = told(capsys, failed("check_a"), failed("check_b", "check_root"))
+    assert "FAILED check_b\n" in out
+    assert "more" not in out
+
+
+def test_the_first_failure_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report("it")
+    report.hear(failed("check_a"))
+    out = capsys.readouterr().out
+    for words in ("FAILED check_a", "check_a is so.", "seed 0", "a slip", "switched off by"):
+        assert words in out
+
+
+def test_any_text_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    Report("it").say("a lone \udc80 surrogate")
+    assert "\\udc80" in capsys.readouterr().out
+
+
+def test_expected_failures_are_those_of_a_name_or_of_all() -> None:
+    given = {"check_a": "x", "se-check_b": "y", "linear-check_c": "z"}
+    assert expected_of("se", given) == {"check_a": "x", "check_b": "y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("- check_a", "expected {id: reason}, got a list"),
+        ("check_a:", "check_a: expected a reason in words"),
+        ("check_a: 3", "got 3"),
+    ],
+)
+def test_a_file_of_expected_failures_needs_reasons(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "expected.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_expected(path)
+    assert words in str(raised.value)
+    path.write_text("")
+    assert read_expected(path) == {}
+
+
+def test_a_healed_one_fails_the_run_and_a_stale_one_is_a_wrong_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "expected.yaml"
+    path.write_text('"check_alibi_slopes[heads1]": was wrong once\n')
+    assert polyattn(monkeypatch, "check", PART, "--expected", str(path), "--json") == 1
+    (report,) = json.loads(capsys.readouterr().out)
+    bad = [row for row in report["results"] if row["status"] == "unexpectedly passed"]
+    assert [row["id"] for row in bad] == ["check_alibi_slopes[heads1]"]
+    path.write_text("check_gone: was wrong once\n")
+    monkeypatch.setattr("polyattn.cli.check_session.everything", lambda _: [PART])
+    assert polyattn(monkeypatch, "check", "--all", "--expected", str(path)) == 2
+    assert "check_gone" in capsys.readouterr().err
+
+
+def test_an_error_is_data_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert polyattn(monkeypatch, "check", "nothing_of_the_kind", "--json") == 2
+    heard = capsys.readouterr()
+    (report,) = json.loads(heard.out)
+    assert report["problem"].startswith("unknown name")
+    assert not report["good"]
+    assert heard.err.count("\n") == 1
+
+
+def test_a_device_that_is_asked_for_and_missing_is_a_wrong_question(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert polyattn(monkeypatch, "check", "se", "--device", "cuda") == 2
+    heard = capsys.readouterr()
+    assert "--device cuda: there is none here" in heard.err
+    assert polyattn(monkeypatch, "check", "se", "--device", "tpu") == 2
+
+
+def test_where_there_is_no_gpu_all_says_so_and_exits_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr("polyattn.cli.check_session.everything", lambda _: [PART])
+    assert polyattn(monkeypatch, "check", "--all") == 0
+    assert "cuda: there is none here" in capsys.readouterr().out
