@@ -71,7 +71,7 @@ class Place:
     def _there(self, x: Tensor) -> Tensor:
         moved = self.carry(x)
         if moved.stride() != x.stride() and x.numel():
-            moved = _KeepingStrides.apply(x, self)
+            moved = _KeepingStrides.apply(x, self)  # type: ignore[no-untyped-call]
         if not torch.compiler.is_compiling():
             moved.__dict__[_ORIGINAL] = x
         return moved

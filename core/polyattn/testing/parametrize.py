@@ -155,6 +155,7 @@ def parametrize_with_checks(
         ]
 
     def decorate(test: Test) -> Test:
-        return pytest.mark.parametrize("check", parameters)(test)
+        marked: Test = pytest.mark.parametrize("check", parameters)(test)
+        return marked
 
     return decorate

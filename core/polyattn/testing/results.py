@@ -171,10 +171,8 @@ class Result:
         if "failure" in row:
             held = dict(row["failure"])
             text = held.pop("text")
-            property, seen = (
-                kind(**{x.name: _read(x.name, held[x.name]) for x in dataclasses.fields(kind)})
-                for kind in (Property, Seen)
-            )
+            property = Property(**_fields(Property, held))
+            seen = Seen(**_fields(Seen, held))
             failure = ToldFailure(row["id"].partition("[")[0], property, seen, text)
         known = {key: row[key] for key in ("id", "reason", "follows", "seconds")}
         return cls(status=Status(row["status"]), failure=failure, **known)
@@ -185,6 +183,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
+
+
+def _fields(kind: type[Property] | type[Seen], held: Mapping[str, Any]) -> dict[str, Any]:
+    """What of plain data belongs to one of them."""
+    return {x.name: _read(x.name, held[x.name]) for x in dataclasses.fields(kind)}
 
 
 def _read(name: str, value: Any) -> Any:

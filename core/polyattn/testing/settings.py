@@ -95,7 +95,8 @@ def changes_watched() -> Iterator[list[str]]:
 
 def _random_states() -> tuple[Any, ...]:
     numpy = sys.modules.get("numpy")
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    cuda = torch.cuda.get_rng_state_all() if used else None
     others = None if numpy is None else numpy.random.get_state()
     return torch.get_rng_state(), random.getstate(), others, cuda
 

@@ -19,7 +19,7 @@ from polyattn.capabilities import Capabilities, InputSize, Sizes
 from polyattn.errors import Unsupported
 from polyattn.state import State
 from polyattn.testing.cases import Sample, Shape, draw, fit
-from polyattn.testing.contained import contained
+from polyattn.testing.contained import contained, words_of
 from polyattn.testing.devices import CPU, Place
 from polyattn.testing.loops import elementwise_attention
 from polyattn.testing.masks import learned_of, needed
@@ -39,9 +39,9 @@ def blaming(given: str) -> Iterator[None]:
     except (Mismatch, ImportError):
         raise
     except Unsupported as error:
-        raise Mismatch(Seen(what=f"it refused: {error}", given=given)) from error
+        raise Mismatch(Seen(what=f"it refused: {words_of(error)}", given=given)) from error
     except Exception as error:
-        text = str(error).strip().splitlines()
+        text = words_of(error).strip().splitlines()
         what = f"it raised {type(error).__name__}: {text[0] if text else 'without a message'}"
         raise Mismatch(Seen(what=what, given=given)) from error
 
@@ -170,7 +170,7 @@ def gradients(
     """
     for leaf in leaves.values():
         leaf.grad = None  # A mask is shared by the runs that are compared.
-    out.backward(grad_out, retain_graph=again)
+    out.backward(grad_out, retain_graph=again)  # type: ignore[no-untyped-call]
     return {
         name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         for name, leaf in leaves.items()

@@ -76,7 +76,7 @@ def check_fm_spatial_symmetry(
     x = away_from_zero(normal(*size, seed=3)).to(dtype)
     generator = torch.Generator().manual_seed(4)
     order = torch.randperm(math.prod(size[2:]), generator=generator)
-    keep = (normal(size[0], *size[2:], seed=5) > -0.5,) if masked else ()
+    keep: tuple[Tensor, ...] = (normal(size[0], *size[2:], seed=5) > -0.5,) if masked else ()
     given = f"x {size}, {dtype}{', keep' if masked else ''}, pixels permuted"
     with blaming(given), torch.no_grad():
         out = need_tensor("the output", module(x, *keep), given)

@@ -103,7 +103,7 @@ def _need_unchanged(running: Running, x: Tensor, padding: Padding | None = None)
     out = picked(got)
     if isinstance(out, Tensor) and out.requires_grad:
         with blaming(f"{given}, backward"):
-            out.backward(fixed_gradient(out))
+            out.backward(fixed_gradient(out))  # type: ignore[no-untyped-call]
         need(" in backward")
         if isinstance(running.function, nn.Module):
             running.function.zero_grad()
