@@ -227,6 +227,9 @@ class StateThatFailsSomewhere(StateNotReordered):
     """Raises, but from within, and says nothing of what would fit."""
 
 
+RAISES = frozenset({ReadsANumber, StateThatFailsSomewhere})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type[Plain], str], ...] = (
     (SlopesWithoutGradient, "check_gradcheck"),
     (SlopesWithoutGradient, "check_matches_reference"),

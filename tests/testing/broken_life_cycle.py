@@ -51,8 +51,14 @@ class ParameterNeverUsed(Tempered):
 
 
 class ParameterThroughData(Tempered):
+    """Another parameter learns, so that nothing raises."""
+
+    def build(self) -> None:
+        super().build()
+        self.level = nn.Parameter(torch.ones(1))
+
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
-        return Plain.logits(self, q, k) * self.temperature.data
+        return Plain.logits(self, q, k) * self.temperature.data * self.level
 
 
 class KeepsItsWeights(Plain):
@@ -182,7 +188,7 @@ class LengthInTheGraph(Plain):
     capabilities = dataclasses.replace(Plain.capabilities, exports="dynamic")
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
-        return super().logits(q, k) * dict.fromkeys(range(400), 1.0)[k.shape[2]]
+        return super().logits(q, k) * (int(k.shape[2]) / k.shape[2])
 
 
 class BranchOnAnEmptyRow(Plain):
@@ -354,6 +360,23 @@ class AnswersTangents(Plain):
     def refusals(self, call: Any) -> Any:
         return super().refusals(dataclasses.replace(call, forward_ad=None))
 
+
+RAISES = frozenset(
+    {
+        KeepsItsWeights,
+        KeepsALambda,
+        TableOfTheFirstCall,
+        BufferOfInferenceMode,
+        SavesItsState,
+        OneAtATime,
+        LengthInTheGraph,
+        BranchOnAnEmptyRow,
+        ReadsAnElement,
+        FunctionWithoutARule,
+        ForwardModeWithoutAFormula,
+    }
+)
+"""Their fault is that they raise; of all others something wrong must be seen."""
 
 CAUGHT: tuple[tuple[type[Plain], str], ...] = (
     (KeepsItsFirstScale, "check_state_dict_roundtrip"),

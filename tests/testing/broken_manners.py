@@ -153,6 +153,9 @@ class FeaturesOutsideTheState(Plain):
         return super().logits(q, k) * self._mix
 
 
+RAISES = frozenset({RefusesWithoutAName})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type[Plain], str], ...] = (
     (Squeezes, "check_output_shape_dtype_device"),
     (AnswersInFloat32, "check_output_shape_dtype_device"),

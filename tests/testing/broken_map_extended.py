@@ -19,11 +19,10 @@ class Exported(PlainGate):
 
 
 class PoolsTheFirstSize(Exported):
-    """Divides by the number of pixels of a table of sizes: a number of the graph."""
+    """Divides by a number of pixels that is read in Python: a number of the graph."""
 
     def pooled(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        pixels = dict.fromkeys(range(2, 2000), 1.0)[x.shape[2]]
-        return super().pooled(x, keep) * pixels
+        return super().pooled(x, keep) * (int(x.shape[2]) / x.shape[2])
 
 
 class OtherwiseWhenExported(Exported):
@@ -50,6 +49,9 @@ class AnswersTangents(PlainGate):
     def refusals(self, call: Any) -> Any:
         return super().refusals(dataclasses.replace(call, forward_ad=None))
 
+
+RAISES = frozenset({PoolsTheFirstSize})
+"""Their fault is that they raise; of all others something wrong must be seen."""
 
 CAUGHT: tuple[tuple[type[PlainGate], str], ...] = (
     (PoolsTheFirstSize, "check_fm_export"),

@@ -307,6 +307,9 @@ class TakesTheBox(PlainGate):
         return super().pooled(x, box.bool().reshape(keep.shape))
 
 
+RAISES = frozenset({NormalisesThePooled, KeepsTheGate, HoldsALambda, KeepsATable})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type[PlainGate], str], ...] = (
     (DoublesItsOption, "check_fm_config_roundtrip"),
     (RoundsItsOption, "check_fm_config_roundtrip"),

@@ -149,6 +149,9 @@ class TakesAnyMap(PlainGate):
         return self.attend(x, keep)
 
 
+RAISES = frozenset({NoHiddenChannels, ReadsAPixel})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type[PlainGate], str], ...] = (
     (SqueezesTheMap, "check_fm_shape_grid"),
     (NoHiddenChannels, "check_fm_shape_grid"),

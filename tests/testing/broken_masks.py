@@ -210,6 +210,9 @@ class LosesThePaddingOfRows(Own):
         return self.same(super().rows(index, queries, keys), real=None)
 
 
+RAISES = frozenset({RefusesSizesOfOne})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type[Mask], str], ...] = (
     (AlignsWithTheFirstKeys, "check_mask_means_what_it_says"),
     (WindowOneWider, "check_mask_means_what_it_says"),

@@ -93,7 +93,8 @@ class StepsByItsOwnSizes(Plain):
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
     ) -> tuple[Tensor, State]:
         heads = 1 if self.sizes is None else self.sizes.heads
-        return super().step(q[:, :heads], k, v, state, mask, inputs)
+        q = q[:, :heads].repeat(1, q.shape[1] // heads, 1, 1)
+        return super().step(q, k, v, state, mask, inputs)
 
 
 class PrefixIgnored(Plain):
@@ -228,6 +229,9 @@ class MeanOfPaddingWhileDecoding(Plain):
             out = torch.where(seen, out, kit.repeat_heads(mean, q.shape[1]))
         return out, state
 
+
+RAISES = frozenset({StartsFromItsOwnSizes})
+"""Their fault is that they raise; of all others something wrong must be seen."""
 
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),

@@ -424,6 +424,9 @@ class LeavesSegmentsToTorch(Count):
 RIGHT = (Turns, TurnsHalfOfTheHead, TurnsNeighbours)
 """Correct ones, which every check of theirs must pass."""
 
+RAISES = frozenset({LeavesTheLimitToTorch, LeavesSegmentsToTorch})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type, str], ...] = (
     (TurnsKeysBackwards, "check_rope_is_relative"),
     (EndsAt2048, "check_rope_is_relative"),

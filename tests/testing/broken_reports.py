@@ -401,6 +401,19 @@ class TakesMapsToBeSquare(PlainGate):
         return x * gate
 
 
+RAISES = frozenset(
+    {
+        MasksOfHeadsInTrainingOnly,
+        NeedsWholeBlocks,
+        ShorterThanABlockFails,
+        FewHeadsDivideByZero,
+        NeedsAnAlignedBias,
+        OneWidthWhenCompiled,
+        PoolsAFixedSize,
+    }
+)
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type, str], ...] = (
     (LowestNumberCloses, "check_fully_masked_rows"),
     (PaddingClosesItsRows, "check_causal_with_padding"),

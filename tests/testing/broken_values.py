@@ -212,6 +212,9 @@ class MemberWithoutAGradient(PlainOperation):
     other = DetachedKeys
 
 
+RAISES = frozenset({MeetsTwoDtypes})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT: tuple[tuple[type, str], ...] = (
     (OptionLeftOut, "check_config_roundtrip"),
     (WritesToItsOptions, "check_config_roundtrip"),

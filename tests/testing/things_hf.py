@@ -153,6 +153,9 @@ def hangs(module, query, key, value, attention_mask, **kwargs):
 
 GOOD = (eager, fused, windowed)
 
+RAISES = frozenset({takes_no_more})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT = (
     (not_transposed, "check_hf_output"),
     (output_alone, "check_hf_output"),

@@ -238,6 +238,9 @@ class ReturnsNothing(Model):
 
 GOOD = (Model, InPlace, Bare, LastAlone)
 
+RAISES = frozenset({IndexError_, AssertsInSilence})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT = (
     (SeesAll, "check_module_causality_by_perturbation"),
     (SeesOneAhead, "check_module_causality_by_perturbation"),

@@ -524,6 +524,9 @@ class OddWidth(nn.Module):
 
 GOOD = (Attention, Causal, SequenceFirst, Cross)
 
+RAISES = frozenset({Views, KeepsItsWeights, HoldsALambda, KeepsATable, KeepsTheProduct})
+"""Their fault is that they raise; of all others something wrong must be seen."""
+
 CAUGHT = (
     (Squeezes, "check_module_output"),
     (ReturnsNothing, "check_module_output"),
