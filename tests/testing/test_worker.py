@@ -296,3 +296,13 @@ def test_the_parent_imports_no_torch() -> None:
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["good"]
+
+
+def test_planning_does_not_import_the_compiler() -> None:
+    source = (
+        "import sys\n"
+        "from polyattn.testing.entrances import open_any\n"
+        "assert 'torch._dynamo.convert_frame' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

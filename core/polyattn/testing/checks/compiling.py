@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx, nn
-from torch._dynamo.backends.registry import lookup_backend
 
 from polyattn.testing.cases import SQUARE, Sample, normal
 from polyattn.testing.compare import same_outcome
@@ -35,6 +34,9 @@ BREAKS = (
 @contextmanager
 def _compiled(module: nn.Module) -> Iterator[tuple[Callable[..., Any], list[int]]]:
     """The module compiled without a code generator, and the sizes of the graphs made for it."""
+    # The compiler takes a second to import: who compiles nothing does not wait for it.
+    from torch._dynamo.backends.registry import lookup_backend
+
     graphs: list[int] = []
     inner = lookup_backend("aot_eager")
 
