@@ -230,6 +230,24 @@ class MeanOfPaddingWhileDecoding(Plain):
         return out, state
 
 
+class SlopesClaimedAndUnread(Plain):
+    """Neither its code nor its definition has heard of alibi."""
+
+    def bias(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        return super().bias(mask.without("alibi"), logits)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        return super().reference(q, k, v, mask.without("alibi"), inputs)
+
+
+class SegmentsClaimedAndUnread(Plain):
+    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        return super().keep(mask.without("segments"), logits)
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        return super().reference(q, k, v, mask.without("segments"), inputs)
+
+
 RAISES = frozenset({StartsFromItsOwnSizes})
 """Their fault is that they raise; of all others something wrong must be seen."""
 
@@ -253,6 +271,8 @@ CAUGHT = (
     (SmallQueriesVanishWhileDecoding, "check_rows_sum_for_small_queries"),
     (DividesByZeroWhileDecoding, "check_decode_rows_without_keys"),
     (MeanOfPaddingWhileDecoding, "check_decode_rows_without_keys"),
+    (SlopesClaimedAndUnread, "check_mask_part_counts"),
+    (SegmentsClaimedAndUnread, "check_mask_part_counts"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
 )

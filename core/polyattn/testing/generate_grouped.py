@@ -1,4 +1,4 @@
-"""The checks of grouped and of many heads in long sequences that a subject's claims ask for."""
+"""Further checks of heads in long sequences, and of the parts of masks, that claims ask for."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from polyattn.testing.checks.grouped_lengths import (
     check_grouped_heads_at_length,
     check_many_heads_at_length,
 )
+from polyattn.testing.checks.mask_effects import check_mask_part_counts, claimed_parts
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subject import Subject
 
 
 def grouped_length_checks(subject: Subject) -> Iterator[Check]:
-    """Part of group G."""
+    """Parts of groups D and G."""
     yield from _many(subject)
+    for part in claimed_parts(subject):
+        yield planned(check_mask_part_counts, part, subject, part, may_refuse=True)
+    if not claimed_parts(subject):
+        reason = "no part of a mask can be left out"
+        yield withheld(check_mask_part_counts, Status.NOT_CLAIMED, reason)
     check, claims = check_grouped_heads_at_length, subject.capabilities
     if claims.grouped_heads == "no":
         yield withheld(check, Status.NOT_CLAIMED, "grouped heads are not claimed")
