@@ -6,7 +6,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTHON ?=
 
-.PHONY: install compare check test bench mutants gpu-check gpu-check-wheels clean
+.PHONY: install compare check hall-of-faults test bench mutants gpu-check gpu-check-wheels clean
 .DEFAULT_GOAL := install
 
 install: $(INSTALLED)
@@ -59,6 +59,16 @@ mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants.run $(ARGS)
 	$(BIN)/python -m tests.mutants.page
 
+# Checks released attention code; the packages go into an environment of their own.
+hall-of-faults: hall/.venv/.installed
+	cd hall && .venv/bin/python hall.py $(ARGS)
+
+hall/.venv/.installed: hall/requirements.txt $(INSTALLED)
+	$(BIN)/python -m venv hall/.venv
+	hall/.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	hall/.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r hall/requirements.txt
+	@touch $@
+
 # On a machine with a network: polyattn, and what a machine with a GPU lacks, for its Python.
 GPU_PYTHON ?= 3.12
 GPU_WHEELS ?= build/gpu-check
@@ -75,4 +85,4 @@ gpu-check:
 	$(or $(PYTHON),python3) tests/gpu/check.py --wheels $(GPU_WHEELS) $(ARGS)
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .benchmarks
+	rm -rf .venv hall/.venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .benchmarks

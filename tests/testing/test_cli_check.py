@@ -75,7 +75,10 @@ def test_one_that_cannot_be_used_does_not_stop_the_others(
         ((f"{THINGS}:bare",), "Add --as sdpa"),
         ((f"{THINGS}:bare", "--as", "cuda"), "expected one of sdpa"),
         ((f"{THINGS}:bare", "--as", "sdpa", "--true-means", "yes"), "expected attend or mask"),
-        (("se", "--causal"), "--causal belong to code from elsewhere"),
+        (("se", "--causal"), "--causal belongs to code from elsewhere"),
+        (("se", "--causal", "--width", "8"), "--width, --causal belong to code from elsewhere"),
+        (("--all", "--as", "sdpa"), "check --all: --as sdpa: expected what is registered alone"),
+        (("--all", "--causal"), "check --all: --causal: expected what is registered alone"),
         (("nowhere.py:thing", "--as", "sdpa"), "no such file"),
     ],
 )

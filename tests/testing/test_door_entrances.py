@@ -46,6 +46,7 @@ def run(door: Opened) -> list[Result]:
         ("lm", "LastAlone", "it is given targets"),
         ("lm", "SeesAll", "it is no causal model as it stands"),
         ("hf", "eager", "it does not go by module.is_causal"),
+        ("hf", "eager", "rows without any key are judged with finfo.min"),
         ("hf", "fused", "it goes by module.is_causal"),
     ],
 )

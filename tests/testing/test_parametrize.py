@@ -154,6 +154,9 @@ def test_expected_failures_come_from_a_file_and_a_healed_one_fails(
     ("arguments", "words"),
     [
         (("--polyattn", "sofmax"), "did you mean 'softmax'"),
+        (("--polyattn", "core/ropes"), "did you mean 'core/rope'"),
+        (("--polyattn", "core/nosuch"), "no part of the framework is called 'core/nosuch'"),
+        (("--polyattn", ""), "expected a name, got an empty one"),
         (("--polyattn-extended",), "--polyattn NAME says of what"),
         (("--polyattn", "se", "--polyattn-expected", "none.yaml"), "none.yaml: expected a YAML"),
     ],

@@ -282,6 +282,42 @@ class PaddingOfMinusTen(Attention):
         return scores.softmax(-1)
 
 
+class PaddingOfMinusHundred(Attention):
+    """Right until the real keys have logits below -100: that is no -inf."""
+
+    def weights(self, q, k, padding):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if padding is not None:
+            scores = scores.masked_fill(padding[:, None, None], -100.0)
+        return scores.softmax(-1)
+
+
+class AddsMinusHundred(Attention):
+    """Right until padding has logits above 100."""
+
+    def weights(self, q, k, padding):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        if padding is not None:
+            scores = scores - 100.0 * padding[:, None, None].to(q.dtype)
+        return scores.softmax(-1)
+
+
+class MergesWithoutTranspose(Attention):
+    def merge(self, x):
+        return x.reshape(len(x), x.shape[2], -1)
+
+
+class Positioned(Attention):
+    """Right, and knows the order of positions from a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(32, WIDTH))
+
+    def forward(self, x, key_padding_mask=None, need_weights=False):
+        return super().forward(x + self.table[: x.shape[1]], key_padding_mask, need_weights)
+
+
 class MeanOverPadding(Attention):
     def forward(self, x, key_padding_mask=None):
         return super().forward(x, key_padding_mask) + 1e-3 * x.mean(1, keepdim=True)
@@ -557,6 +593,9 @@ CAUGHT = (
     (ScalesByLength, "check_module_prefix_consistency"),
     (CountsFromTheEnd, "check_module_prefix_consistency"),
     (PaddingOfMinusTen, "check_module_padding_equals_truncation"),
+    (PaddingOfMinusHundred, "check_module_padding_equals_truncation"),
+    (AddsMinusHundred, "check_module_padding_equals_truncation"),
+    (MergesWithoutTranspose, "check_module_padding_equals_truncation"),
     (MeanOverPadding, "check_module_padding_equals_truncation"),
     (NaNForEmptyRows, "check_module_fully_masked_rows"),
     (CleansItsOutput, "check_module_fully_masked_rows"),

@@ -129,5 +129,9 @@ def _consistent(target: str | None, every: bool, door: str | None, flags: list[s
         raise ConfigError(
             f"check {target}: how is it called? Add --as sdpa for a function of (q, k, v)"
         )
+    if every and (door is not None or flags):
+        told = ", ".join(([f"--as {door}"] if door is not None else []) + flags)
+        raise ConfigError(f"check --all: {told}: expected what is registered alone, or one target")
     if door is None and flags:
-        raise ConfigError(f"check: {', '.join(flags)} belong to code from elsewhere, with --as")
+        belong = "belongs" if len(flags) == 1 else "belong"
+        raise ConfigError(f"check: {', '.join(flags)} {belong} to code from elsewhere, with --as")

@@ -33,7 +33,21 @@ def contained() -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and not _deaf():
             raise
-        raise type(type(error).__name__, (Escaped,), {})(str(error)) from error
+        raise type(type(error).__name__, (Escaped,), {})(words_of(error)) from error
+
+
+def words_of(error: BaseException) -> str:
+    """What an exception says. One of strangers may raise another when it is asked."""
+    try:
+        with contained():
+            return str(error)
+    except Exception as another:
+        return f"its message cannot be read, str() of it raised {type(another).__name__}"
+
+
+def first_line(error: BaseException) -> str:
+    """``ValueError: the first line of what it says``, or its type alone."""
+    return ": ".join([type(error).__name__, *words_of(error).strip().splitlines()[:1]])
 
 
 @contextmanager

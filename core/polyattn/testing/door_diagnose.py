@@ -37,7 +37,7 @@ def recognised(probe: Probe) -> Cause | None:
     other = _another(probe)
     for cause, expected in candidates(sample):
         if distance(got, expected) < LOOSE and _holds(cause, other):
-            return cause
+            return _by_unequal_lengths(probe, cause, sample, got)
     for fit in (fitted_scale, fitted_factor):
         fitted = fit(got, sample, TIGHT)
         if fitted is not None:
@@ -100,6 +100,22 @@ def _another(probe: Probe) -> tuple[Sample, Tensor] | None:
         if got is not None:
             return sample, got
     return None
+
+
+def _by_unequal_lengths(probe: Probe, cause: Cause, sample: Sample, got: Tensor) -> Cause:
+    """Of scales that are the same where L = S, such as 1/sqrt(L) and 1/sqrt(S), the one meant."""
+    if not isinstance(cause.scale, str):
+        return cause
+    uneven = probe.sample(heads=3, queries=probe.length, keys=2 * probe.length)
+    out = probe.tried(uneven)
+    if out is None or _holds(cause, (uneven, out)):
+        return cause
+    rivals = [
+        rival
+        for rival, expected in candidates(sample)
+        if isinstance(rival.scale, str) and distance(got, expected) < LOOSE
+    ]
+    return next((rival for rival in rivals if _holds(rival, (uneven, out))), cause)
 
 
 def _holds(cause: Cause, other: tuple[Sample, Tensor] | None) -> bool:

@@ -27,13 +27,19 @@ from polyattn.testing.checks.transformers_functions import (
     check_hf_sliding_window,
     check_hf_weights,
 )
-from polyattn.testing.contained import TimeUp, contained, limited
+from polyattn.testing.contained import TimeUp, contained, first_line, limited
 from polyattn.testing.door_network import finding, in_words_of_a_door
 from polyattn.testing.doors import Door, Wishes, door_of
 from polyattn.testing.hf_functions import HfFunction, heads_first, stand_in
+from polyattn.testing.numerics import unfit
 from polyattn.testing.planned import Check, planned
 from polyattn.testing.results import Result
 from polyattn.testing.settings import settings_restored
+
+EMPTY_ROWS = (
+    "rows without any key are judged with finfo.min, as transformers writes them: what rows closed "
+    "by -inf give is not looked at"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +110,7 @@ def hf_door(
     except TimeUp as error:
         return _shut(str(error))
     except Exception as error:
-        text = str(error).strip().splitlines()
-        return _shut(f"it raised {type(error).__name__}: {text[0] if text else 'no message'}")
+        return _shut(f"it raised {first_line(error)}")
     function, notes, problem = tried
     if problem and function is None:
         return _shut(problem)
@@ -121,6 +126,8 @@ def hf_door(
     door = door_of(name, adapted, wishes, patience)
     # That the flag says nothing beside a mask is transformers' own rule, and no news.
     told = tuple(note for note in door.notes if "together are refused" not in note)
+    if door.subject is not None and door.subject.capabilities.masks:
+        told += (EMPTY_ROWS,)
     return HfDoor(door, findings, (*notes, *told), function)
 
 
@@ -141,6 +148,8 @@ def _tried(function: Callable[..., Any]) -> tuple[HfFunction | None, list[str], 
     out = got[0] if isinstance(got, tuple | list) and got else got
     if not isinstance(out, Tensor):
         return None, notes, problem or f"its output is a {type(out).__name__}, expected a tensor"
+    if unfit(out):
+        return None, notes, f"its output is {unfit(out)}"
     shape, lengths = tuple(out.shape), (2, 5, 3, 8)
     back = shape == (2, 3, 5, 8)
     if back:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from polyattn.testing.numerics import unfit
+
 Form = Literal["full", "pairs", "keys"]
 """How a mask is given: (B, H, L, S), (L, S) or (B, S)."""
 
@@ -74,7 +76,7 @@ class Layout:
         return y.contiguous() if x.is_contiguous() else y
 
     def _raised(self, got: Any, like: Tensor) -> Any:
-        if not isinstance(got, Tensor) or got.dim() != len(self.order):
+        if not isinstance(got, Tensor) or unfit(got) or got.dim() != len(self.order):
             return got
         back = tuple(self.order.index(i) for i in range(len(self.order)))
         out = got.permute(back)
@@ -99,7 +101,7 @@ class Layout:
             }
             got = function(*one, **own)
             got = got[0] if isinstance(got, tuple | list) and got else got
-            if not isinstance(got, Tensor):
+            if not isinstance(got, Tensor) or unfit(got):
                 return got
             outs.append(got)
         out = torch.stack(outs) if outs else q.new_zeros(*q.shape[:-1], v.shape[-1])

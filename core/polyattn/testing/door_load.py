@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from polyattn.errors import ConfigError, suggestion
-from polyattn.testing.contained import TimeUp, contained, limited
+from polyattn.testing.contained import TimeUp, contained, first_line, limited
 from polyattn.testing.settings import settings, settings_restored
 
 Function = Callable[..., Any]
@@ -57,8 +57,7 @@ def load_thing(target: str, patience: float | None = None) -> Loaded:
         except TimeUp as error:
             return Loaded(target, None, f"importing {place}: {error}")
         except Exception as error:
-            told = [type(error).__name__, *str(error).strip().splitlines()[:1]]
-            return Loaded(target, None, f"importing {place} raised {': '.join(told)}")
+            return Loaded(target, None, f"importing {place} raised {first_line(error)}")
         after = settings()
     thing = _thing(module, place, name)
     changed = [what for what, value in before.items() if after[what] != value]
@@ -180,7 +179,7 @@ def _made(target: str, thing: Any, problem: str, patience: float | None) -> Load
         told = f"{target}() without arguments: {error}"
         return _not_made(target, problem, told)
     except Exception as error:
-        told = f"{target}() without arguments raised {type(error).__name__}: {error}"
+        told = f"{target}() without arguments raised {first_line(error)}"
         if inspect.isclass(thing):
             told += f"; {_way_in(target)}"
         return _not_made(target, problem, told)

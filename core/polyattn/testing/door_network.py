@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from polyattn.testing.contained import contained, limited
+from polyattn.testing.contained import contained, limited, words_of
 from polyattn.testing.door_causes import DoorFailure
 from polyattn.testing.door_probe import keywords_of
 from polyattn.testing.door_roots import failing
@@ -171,7 +171,7 @@ class Trial:
             with self.guarded(), torch.no_grad():
                 return self.running(x.clone(), **keywords)
         except (Mismatch, ImportError) as error:
-            text = str(error).splitlines()
+            text = words_of(error).splitlines()
             self.error = text[0] if text else type(error).__name__
             return None
 

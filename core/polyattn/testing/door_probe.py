@@ -13,10 +13,12 @@ from torch import Tensor
 
 from polyattn.mask import Mask
 from polyattn.testing.cases import Sample, normal
-from polyattn.testing.contained import contained, limited
+from polyattn.testing.contained import contained, first_line, limited
 from polyattn.testing.door_function import Flow, Function, first, form_of
 from polyattn.testing.door_layout import NATIVE, Form, Layout
 from polyattn.testing.door_reference import LOOSE, distance, softmax_of, triangle
+from polyattn.testing.numerics import need_tensor
+from polyattn.testing.results import Mismatch
 from polyattn.testing.settings import settings, settings_restored
 
 MASK_NAMES = (
@@ -91,10 +93,14 @@ class Probe:
             yield
 
     def call(self, sample: Sample, **keywords: Any) -> Any:
-        """One call, after which everything is as it was. Raises what the function raises."""
+        """One call, after which everything is as it was.
+
+        Raises: what the function raises; Mismatch for a tensor that is not dense and floating.
+        """
         with self.guarded():
             copies = (sample.q.clone(), sample.k.clone(), sample.v.clone())
-            return first(self.layout.call(self.function, copies, self.full(sample, keywords)))
+            got = first(self.layout.call(self.function, copies, self.full(sample, keywords)))
+        return need_tensor("the output", got) if isinstance(got, Tensor) else got
 
     def full(self, sample: Sample, keywords: Mapping[str, Any]) -> dict[str, Any]:
         """The keywords of a call, with what every call has."""
@@ -109,9 +115,11 @@ class Probe:
         """The output if there is one of the right shape, else None."""
         try:
             got = self.call(sample, **keywords)
+        except Mismatch as mismatch:
+            self.error = mismatch.seen.what
+            return None
         except Exception as error:
-            told = [type(error).__name__, *str(error).strip().splitlines()[:1]]
-            self.error = ": ".join(told)[:160]
+            self.error = first_line(error)[:160]
             return None
         self.error = "the output has another shape"
         expected = (*sample.q.shape[:3], sample.v.shape[3])

@@ -43,7 +43,7 @@ from polyattn.testing.door_signatures import CAUSAL
 from polyattn.testing.door_verdict import verdict
 from polyattn.testing.generate import iter_checks
 from polyattn.testing.planned import Check
-from polyattn.testing.results import CheckFailure, Property, Result, Seen
+from polyattn.testing.results import CheckFailure, Mismatch, Property, Result, Seen
 
 DOORS = ("sdpa",)
 
@@ -197,6 +197,8 @@ def _answer(probe: Probe) -> str:
     sample = probe.sample()
     try:
         got = probe.call(sample)
+    except Mismatch as mismatch:
+        return f"{mismatch.seen.what}; given {sample.describe()}"
     except Exception:
         return f"it raised {probe.error}; given {sample.describe()}"
     shape = tuple(got.shape) if isinstance(got, torch.Tensor) else f"a {type(got).__name__}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from polyattn.errors import ConfigError, suggestion
+from polyattn.testing.contained import TimeUp, contained, first_line, words_of
 from polyattn.testing.door_hf import hf_door
 from polyattn.testing.door_lm import ModelWishes, model_door
 from polyattn.testing.door_load import load_thing
@@ -71,6 +72,15 @@ FOR: Mapping[str, str] = {
 }
 
 
+CAN_BE_TRIED = Property(
+    meaning="It can be called, and asked for its arguments, attributes and parameters.",
+    causes=(
+        "an attribute, a signature or parameters() that raises when it is read",
+        "an output that is no ordinary tensor",
+    ),
+)
+
+
 def open_any(
     target: str,
     flags: Flags | None = None,
@@ -87,6 +97,35 @@ def open_any(
     """
     flags = flags or Flags()
     _known(door, flags)
+    try:
+        with contained():
+            return _loaded_and_opened(target, flags, door, patience)
+    except ConfigError:
+        raise
+    except (Exception, TimeUp) as error:
+        return Shut((_fell(error),))
+
+
+def listed(opened: Opened) -> list[Check]:
+    """The checks of an opened door; that they cannot be listed to the end is a finding, too."""
+    found: list[Check] = []
+    try:
+        with contained():
+            for check in opened.checks():
+                found.append(check)
+    except Exception as error:
+        found.append(_fell(error))
+    return found
+
+
+def _fell(error: BaseException) -> Check:
+    """The finding of what strangers' code raised where nothing was expected to be raised."""
+    late = isinstance(error, TimeUp)
+    told = words_of(error) if late else f"it raised {first_line(error)}, while being tried"
+    return failing("check_thing_loads", "trying", CAN_BE_TRIED, Seen(what=told))
+
+
+def _loaded_and_opened(target: str, flags: Flags, door: str, patience: float | None) -> Opened:
     if door == "sdpa":
         return open_door(target, _wishes(flags), patience=patience)
     loaded = load_thing(target, patience)

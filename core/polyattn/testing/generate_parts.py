@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from polyattn.testing.asked import need_subject
 from polyattn.testing.checks import distances, embeddings, mask_parts, rotations, state_parts
 from polyattn.testing.checks.refusals import name_of
 from polyattn.testing.checks.states import MODES
@@ -26,7 +27,24 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def position_checks(subject: PositionSubject) -> Iterator[Check]:
-    """The checks of a position module, its claims given with it."""
+    """The checks of a position module, its claims given with it. Raises: ConfigError at once."""
+    need_subject("position_checks", subject, Rotation, Embedding, DistanceBias, Counting)
+    return _of_positions(subject)
+
+
+def mask_checks(subject: MaskSubject) -> Iterator[Check]:
+    """The checks of a class of masks. Raises: ConfigError at once."""
+    need_subject("mask_checks", subject, MaskSubject)
+    return _of_masks(subject)
+
+
+def state_checks(subject: StateSubject) -> Iterator[Check]:
+    """The checks of a kind of decoding state. Raises: ConfigError at once."""
+    need_subject("state_checks", subject, StateSubject)
+    return _of_states(subject)
+
+
+def _of_positions(subject: PositionSubject) -> Iterator[Check]:
     if isinstance(subject, Rotation):
         yield from _rotation(subject)
     elif isinstance(subject, Embedding):
@@ -112,8 +130,7 @@ def _counting(subject: Counting) -> Iterator[Check]:
     yield planned(distances.check_count_refuses_half_said_segments, "", subject)
 
 
-def mask_checks(subject: MaskSubject) -> Iterator[Check]:
-    """The checks of a class of masks."""
+def _of_masks(subject: MaskSubject) -> Iterator[Check]:
     for kind, draw in KINDS.items():
         for queries, keys in mask_parts.LENGTHS:
             if queries > keys and draw(1, 1, 0).ordered:
@@ -145,8 +162,7 @@ def mask_checks(subject: MaskSubject) -> Iterator[Check]:
                 yield planned(whole, f"{kind}-{label}", subject, kind, queries, keys)
 
 
-def state_checks(subject: StateSubject) -> Iterator[Check]:
-    """The checks of a kind of decoding state."""
+def _of_states(subject: StateSubject) -> Iterator[Check]:
     name = subject.name
     histories = {"first": (), "early": state_parts.CHUNKS, "late": state_parts.MANY}
     for mode in MODES:

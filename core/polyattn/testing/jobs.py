@@ -91,7 +91,7 @@ def _run(job: Job, plan: Plan, results: list[Result], left: float | None) -> Ite
 def _through_door(job: Job) -> Plan:
     from polyattn.testing.devices import Place
     from polyattn.testing.door_function import FunctionSubject
-    from polyattn.testing.entrances import Flags, open_any
+    from polyattn.testing.entrances import Flags, listed, open_any
     from polyattn.testing.runner import prepared
 
     assert job.door is not None
@@ -99,7 +99,7 @@ def _through_door(job: Job) -> Plan:
     opened = open_any(job.target, flags, door=job.door, patience=job.opening)
     if isinstance(opened.subject, FunctionSubject):
         opened.subject.place = Place(job.device)
-    checks = prepared(opened.checks(), {}, extended=job.extended)
+    checks = prepared(listed(opened), {}, extended=job.extended)
     return Plan(checks, opened.notes, lambda id, _: opened.follows(id), opened.verdict)
 
 

@@ -47,16 +47,39 @@ def same_tolerance(dtype: torch.dtype, scale: float, *, factor: float = 1.0) -> 
     return SAME_EPS * torch.finfo(dtype).eps * max(scale, 1e-3) * factor
 
 
-def need_tensor(what: str, got: object, given: str = "") -> Tensor:
-    """``got`` as a tensor, or a mismatch that says what it is instead."""
-    if isinstance(got, Tensor):
-        return got
-    raise Mismatch(Seen(what=f"{what} is a {type(got).__name__}, expected a tensor", given=given))
+def unfit(got: Tensor, *, floating: bool = True) -> str:
+    """Why nothing can be compared with this tensor; empty where it can. ``floating``: must it be.
+
+    A nested tensor has no shape to ask for, so this comes before any other question.
+    """
+    expected = f"expected a dense {'floating ' if floating else ''}tensor"
+    if got.is_nested:
+        return f"nested, {expected}"
+    if got.layout is not torch.strided:
+        return f"sparse ({got.layout}), {expected}"
+    if got.is_meta:
+        return f"on the device meta, {expected}"
+    if floating and not got.is_floating_point():
+        return f"of dtype {got.dtype}, {expected}"
+    return ""
 
 
-def need_shape(what: str, got: object, expected: tuple[int, ...], given: str = "") -> Tensor:
+def need_tensor(what: str, got: object, given: str = "", *, floating: bool = True) -> Tensor:
+    """``got`` as a dense tensor, or a mismatch that says what it is instead."""
+    if not isinstance(got, Tensor):
+        told = f"{what} is a {type(got).__name__}, expected a tensor"
+        raise Mismatch(Seen(what=told, given=given))
+    wrong = unfit(got, floating=floating)
+    if wrong:
+        raise Mismatch(Seen(what=f"{what} is {wrong}", given=given))
+    return got
+
+
+def need_shape(
+    what: str, got: object, expected: tuple[int, ...], given: str = "", *, floating: bool = True
+) -> Tensor:
     """``got`` as a tensor of this shape, or a mismatch that says what it is instead."""
-    tensor = need_tensor(what, got, given)
+    tensor = need_tensor(what, got, given, floating=floating)
     if tuple(tensor.shape) != tuple(expected):
         told = f"{what} has shape {tuple(tensor.shape)}, expected {tuple(expected)}"
         raise Mismatch(Seen(what=told, given=given))
@@ -81,7 +104,8 @@ def need_finite(what: str, got: Tensor, given: str = "") -> None:
 def compare(what: str, got: object, expected: Tensor, *, tolerance: float, given: str = "") -> None:
     """Fail unless ``got`` has the shape of ``expected``, is finite, and is within ``tolerance``."""
     assert not bool(expected.isnan().any()), f"the suite expects NaN of {what}: a fault of its own"
-    tensor = need_shape(what, got, tuple(expected.shape), given).detach()
+    floating = expected.is_floating_point()
+    tensor = need_shape(what, got, tuple(expected.shape), given, floating=floating).detach()
     expected = expected.detach()
     need_finite(what, tensor, given)
     if not tensor.numel():

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from polyattn.errors import ConfigError, PolyattnError
+from polyattn.testing.asked import described, expected_failures_of
 from polyattn.testing.devices import is_here, place_of
 from polyattn.testing.planned import Check
 from polyattn.testing.results import (
@@ -81,7 +82,7 @@ def cases_of(
     Raises: UnknownName; ConfigError for expected failures that belong to no check, or to one that
     is not claimed.
     """
-    expected, known = dict(expected_failures or {}), set[str]()
+    expected, known = expected_failures_of(expected_failures), set[str]()
     cases: list[Case] = []
     for name, checks in _by_name(names, device):
         own = expected_of(name, expected)
@@ -124,6 +125,16 @@ def _unusable(error: PolyattnError) -> Check:
     return Check(id="check_usable", run=fail)
 
 
+def _need_names(names: object) -> None:
+    asked = "parametrize_with_checks"
+    if not isinstance(names, Sequence) or not names:
+        got = "an empty one" if isinstance(names, Sequence) else described(names)
+        raise ConfigError(f"{asked}: expected a list of names or subjects, got {got}")
+    for name in names:
+        if not isinstance(name, str | AnySubject):
+            raise ConfigError(f"{asked}: expected a name or a subject, got {described(name)}")
+
+
 def parametrize_with_checks(
     names: Sequence[str | AnySubject],
     *,
@@ -145,6 +156,7 @@ def parametrize_with_checks(
     """
     if isinstance(names, str):
         raise ConfigError(f"parametrize_with_checks: expected a list, as [{names!r}]")
+    _need_names(names)
     if not is_here(place_of(device).name):
         skip = pytest.mark.skip(reason=f"there is no {device} device here")
         parameters: list[Any] = [pytest.param(None, id=device, marks=skip)]

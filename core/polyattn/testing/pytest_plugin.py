@@ -46,16 +46,25 @@ def pytest_configure(config: pytest.Config) -> None:
         if given:
             raise pytest.UsageError(f"--polyattn-{given[0]}: --polyattn NAME says of what")
         return
-    from polyattn.registry import discover
-
     for name in names:
-        if "/" not in name:
-            try:
-                discover().find(name)
-            except PolyattnError as error:
-                raise pytest.UsageError(f"--polyattn {name}: {error}") from None
+        try:
+            _look_for(name)
+        except PolyattnError as error:
+            raise pytest.UsageError(f"--polyattn {name}: {error}") from None
     if config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
+
+
+def _look_for(name: str) -> None:
+    """Raises: UnknownName."""
+    if name.startswith("core/"):
+        from polyattn.testing.parts import checks_of_part
+
+        checks_of_part(name)
+    else:
+        from polyattn.registry import discover
+
+        discover().find(name)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,7 +99,9 @@ def _variants(session: pytest.Session) -> list[Variant]:
 
 def _names(config: pytest.Config) -> list[str]:
     given = [name.strip() for text in config.getoption("polyattn") for name in text.split(",")]
-    return list(dict.fromkeys(name for name in given if name))
+    if not all(given):
+        raise pytest.UsageError("--polyattn: expected a name, got an empty one")
+    return list(dict.fromkeys(given))
 
 
 def _expected(config: pytest.Config) -> dict[str, str]:

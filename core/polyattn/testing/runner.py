@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 from polyattn.contract import FeatureMapAttention, SequenceAttention
-from polyattn.errors import PolyattnError, Unsupported
+from polyattn.errors import ConfigError, PolyattnError, Unsupported
+from polyattn.testing.asked import described, expected_failures_of, need_class
 from polyattn.testing.checks.contract import check_output_shape_dtype_device
 from polyattn.testing.checks.devices import check_unclaimed_device_is_refused
-from polyattn.testing.contained import TimeUp, contained, limited
+from polyattn.testing.contained import TimeUp, contained, limited, words_of
 from polyattn.testing.devices import CPU, Place, place_of
 from polyattn.testing.generate import iter_checks
 from polyattn.testing.parts import checks_of_part, is_part
@@ -86,6 +87,7 @@ def check_class(
 
     Raises: as there, but for what names raise; what ``examples()`` raises, as it is.
     """
+    need_class("check_class", variant, SequenceAttention, FeatureMapAttention)
     return run_checks(
         _checks_of_makers(makers_of_class(variant.__name__, variant, place_of(device))),
         expected_failures=expected_failures,
@@ -100,6 +102,8 @@ def checks_of_name(name: str, place: Place = CPU) -> Iterator[Check]:
 
     Raises: UnknownName, NameClash, Unavailable.
     """
+    if not isinstance(name, str):
+        raise ConfigError(f"check_variant: expected the name of a variant, got {described(name)}")
     if is_part(name):
         reason = f"it is checked on the CPU alone, not on {place.name}"
         found = checks_of_part(name)
@@ -220,7 +224,7 @@ def run_checks(
     limit: after so many seconds no further check is started; the rest is listed as not run. One
     check by itself that takes longer than that is ended, and has failed.
     """
-    expected = dict(expected_failures or {})
+    expected = expected_failures_of(expected_failures)
     results: list[Result] = []
     started = time.monotonic()
     for check in prepared(checks, expected, extended=extended):
@@ -268,7 +272,7 @@ def _outcome(check: Check, patience: float | None) -> Result:
         return _failed(check, failure)
     except Unsupported as error:
         if check.may_refuse:
-            return _said(check, Status.NOT_CLAIMED, f"refused: {error}")
+            return _said(check, Status.NOT_CLAIMED, f"refused: {words_of(error)}")
         return _said(check, Status.ERROR, _named(error), error)
     except TimeUp as error:
         return _said(check, Status.FAILED, str(error), late(check.name, str(error)))
@@ -285,7 +289,7 @@ def late(check: str, what: str) -> CheckFailure:
 def _failed(check: Check, failure: CheckFailure) -> Result:
     cause = failure.__cause__
     if check.may_refuse and isinstance(cause, Unsupported):
-        return _said(check, Status.NOT_CLAIMED, f"refused: {cause}")
+        return _said(check, Status.NOT_CLAIMED, f"refused: {words_of(cause)}")
     if check.may_raise and cause is not None:
         return _said(check, Status.NOT_CLAIMED, failure.seen.what)
     status = Status.DOES_NOT_HOLD if check.reports else Status.FAILED
@@ -299,4 +303,4 @@ def _said(check: Check, status: Status, reason: str, raised: BaseException | Non
 
 
 def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {words_of(error)}"

@@ -92,7 +92,11 @@ PADDING_CAUSES = (
     "the mask read the other way round, or broadcast over the queries",
     "a mean, norm or convolution over padding too",
     "positions counted from the slot where padding comes first",
+    "closed keys given a finite number in place of -inf: loud inputs outweigh it",
+    "heads merged by reshape without a transpose",
 )
+LOUD = 1e3
+"""How many times as large as the others positions are that shall outweigh a finite fill."""
 
 
 @proves(
@@ -102,6 +106,30 @@ PADDING_CAUSES = (
 def check_module_padding_equals_truncation(subject: Network) -> None:
     lengths = [subject.fit(9), subject.fit(5), subject.fit(1)]
     _padded_equals_alone(subject, lengths, left=False)
+    if isinstance(subject, ModuleSubject):
+        # A fill that is added to the logits loses where padding is loud.
+        _padded_equals_alone(subject, lengths, left=False, loud=LOUD)
+        if subject.fit(1) == 1:
+            _loud_key_alone(subject)
+
+
+def _loud_key_alone(subject: ModuleSubject) -> None:
+    """One real position whose logit is far below zero: a fill that replaces logits loses.
+
+    Its weight is one whatever its logit, so that rounding of a large logit shows nowhere.
+    """
+    running = subject.build()
+    longest, samples = subject.fit(5), 8
+    x = subject.draw(samples, longest)
+    x[:, 0] *= LOUD
+    keep = torch.arange(longest).expand(samples, -1) == 0
+    given = f"{described(x, keep=keep)}, the real one {LOUD:g} times as large"
+    alone, out = running.quiet(x[:, :1]), running.quiet(x, keep=keep)[:, :1]
+    for b in range(samples):
+        # What is not finite even without padding is no matter of padding.
+        if bool(alone[b].isfinite().all()):
+            told = f"the output of the one real position of sample {b}, against it alone,"
+            agree(told, out[b], alone[b], given=given)
 
 
 @proves(
@@ -112,15 +140,18 @@ def check_lm_left_padding(subject: Network) -> None:
     _padded_equals_alone(subject, [subject.fit(9), subject.fit(5), subject.fit(2)], left=True)
 
 
-def _padded_equals_alone(subject: Network, lengths: list[int], *, left: bool) -> None:
+def _padded_equals_alone(
+    subject: Network, lengths: list[int], *, left: bool, loud: float = 30.0
+) -> None:
     running = subject.build()
     longest = max(lengths)
     x = subject.draw(len(lengths), longest)
     keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
     keep = keep.flip(1) if left else keep
-    garbage = subject.changed(x, slice(None), loud=30.0)
+    garbage = subject.changed(x, slice(None), loud=loud)
     x = torch.where(keep.view(*keep.shape, *[1] * (x.dim() - 2)), x, garbage)
     given = described(x, keep=keep)
+    given += f", padding {loud:g} times as large" if x.is_floating_point() else ""
     with torch.no_grad():
         out = running(x, keep=keep)
     for b, n in enumerate(lengths):

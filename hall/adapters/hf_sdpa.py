@@ -1,0 +1,3 @@
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+attention = sdpa_attention_forward

@@ -1,0 +1,3 @@
+from linear_attention_transformer.linear_attention_transformer import linear_attn
+
+attention = linear_attn

@@ -1,0 +1,3 @@
+from memory_efficient_attention_pytorch.memory_efficient_attention import memory_efficient_attention
+
+attention = memory_efficient_attention

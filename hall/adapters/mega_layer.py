@@ -1,0 +1,3 @@
+from mega_pytorch import MegaLayer
+
+attention = MegaLayer(dim=16, causal=True)

@@ -1,0 +1,3 @@
+from monai.networks.blocks.selfattention import SABlock
+
+attention = SABlock(16, 2)

@@ -1,0 +1,3 @@
+from ring_attention_pytorch.ring_attention import default_attention
+
+attention = default_attention

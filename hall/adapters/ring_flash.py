@@ -1,0 +1,3 @@
+from ring_attention_pytorch.ring_flash_attention import ring_flash_attn
+
+attention = ring_flash_attn

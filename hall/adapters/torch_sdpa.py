@@ -1,0 +1,3 @@
+from torch.nn.functional import scaled_dot_product_attention
+
+attention = scaled_dot_product_attention

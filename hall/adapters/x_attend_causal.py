@@ -1,0 +1,7 @@
+from x_transformers.attend import Attend
+
+inner = Attend(causal=True)
+
+
+def attention(q, k, v, mask=None):
+    return inner(q, k, v, mask=mask)[0]
