@@ -18,7 +18,8 @@ over what uses it until a check fails. Of {possible} possible changes {made} wer
 imported: one in eight of those that drop or swap arguments, one in three of the others, drawn by
 their names. **{killed} were killed: {share:.1%} of those that are not equivalent.** {survived}
 survived, and {equivalent} are known to compute the same (`tests/mutants/equivalent.yaml` says why,
-{same:.1%} of all). A hundred of them are made again by `tests/mutants/test_sample.py`, in `make test`.
+{same:.1%} of all). A hundred of them are made again by `tests/mutants/test_sample.py`, in
+`make test`.
 
 - Not changed: texts, annotations, decorators, imports, assertions, the ranges of options,
   `examples()`, and what runs on CUDA alone. Claims are only changed into larger ones: a variant
