@@ -368,6 +368,7 @@ RAISES = frozenset(
         TableOfTheFirstCall,
         BufferOfInferenceMode,
         SavesItsState,
+        RefusesInOtherWords,
         OneAtATime,
         LengthInTheGraph,
         BranchOnAnEmptyRow,
