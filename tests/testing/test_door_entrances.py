@@ -38,6 +38,7 @@ def run(door: Opened) -> list[Result]:
         ("module", "SequenceFirst", "(S, B, E), the sequence first"),
         ("module", "Cross", "it attends to another sequence (context)"),
         ("module", "Cross", "it does not know the order of positions"),
+        ("module", "MergesWithoutPadding", "seen: heads merged without a transpose?"),
         ("module", "TableLeftBehind", "float64 is not taken"),
         ("lm", "Model", "the vocabulary has 23 ids"),
         ("lm", "Model", "it takes lengths up to 32"),
@@ -53,6 +54,10 @@ def run(door: Opened) -> list[Result]:
 def test_what_was_found_out_is_said(door: str, name: str, words: str) -> None:
     notes = opened(door, name).notes
     assert any(words in note for note in notes), notes
+
+
+def test_a_table_of_positions_is_no_question() -> None:
+    assert "it knows the order of positions" in opened("module", "Positioned").notes
 
 
 @pytest.mark.parametrize(

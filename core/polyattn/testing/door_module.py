@@ -299,6 +299,7 @@ def _as_long_as(trial: Trial, x: Tensor) -> bool:
 def _order(trial: Trial) -> None:
     """Say whether it knows in which order the positions stand."""
     subject = trial.subject
+    assert isinstance(subject, ModuleSubject)
     if subject.causal:
         return
     x = subject.draw(1, subject.fit(7))
@@ -312,4 +313,28 @@ def _order(trial: Trial) -> None:
         "it does not know the order of positions: permuted inputs give permuted outputs"
         if same
         else "it knows the order of positions"
+        if _may_hold_positions(trial.running.function, subject.width)
+        else "it knows the order of positions, though no table of positions was seen: heads "
+        "merged without a transpose?"
     )
+
+
+NO_TABLES = (nn.Linear, nn.MultiheadAttention, nn.LayerNorm, nn.RMSNorm)
+"""Modules whose parameters have no size that is a length, whatever the size."""
+ORDERED = (nn.Embedding, nn.RNNBase, nn.Conv1d, nn.Conv2d)
+"""Modules that look positions up, or know their order."""
+
+
+def _may_hold_positions(function: object, width: int) -> bool:
+    """Whether it has layers that know an order, or a tensor one of whose sizes may be a length."""
+    if not isinstance(function, nn.Module):
+        return True
+    for module in function.modules():
+        if isinstance(module, ORDERED):
+            return True
+        if isinstance(module, NO_TABLES):
+            continue
+        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+            if any(size != 3 * width and width % max(size, 1) for size in tensor.shape):
+                return True
+    return False
