@@ -73,6 +73,7 @@ def test_one_that_cannot_be_used_does_not_stop_the_others(
         (("se", "--all"), "expected one name"),
         (("nothing_of_the_kind",), "unknown name"),
         ((f"{THINGS}:bare",), "Add --as sdpa"),
+        ((f"{THINGS}:bare",), "--as module for x (B, S, E), --as lm for ids"),
         ((f"{THINGS}:bare", "--as", "cuda"), "expected one of sdpa"),
         ((f"{THINGS}:bare", "--as", "sdpa", "--true-means", "yes"), "expected attend or mask"),
         (("se", "--causal"), "--causal belongs to code from elsewhere"),

@@ -114,6 +114,7 @@ def test_a_fault_is_named(name: str, checks: set[str]) -> None:
         ("writes_to_q", "check_inputs_not_mutated", "q was written to"),
         ("changes_settings", "check_global_state_untouched", "the default dtype from"),
         ("seeds", "check_eval_deterministic_and_rng_neutral", "global random state"),
+        ("TakesIds", "check_output_shape_dtype_device", "another door? --as module for x"),
         ("imports_what_is_missing", "check_output_shape_dtype_device", "ModuleNotFoundError"),
         ("NeedsArguments", "check_thing_loads", "without arguments raised TypeError"),
     ],
@@ -131,6 +132,12 @@ def test_bad_manners_are_one_finding_and_the_rest_goes_on(
     assert torch.equal(torch.get_rng_state(), before[1])
     if name not in ("raises_later",):
         assert {result.name for result in bad} == {check}, failed(results)
+
+
+def test_what_is_wrong_at_some_lengths_is_no_memory() -> None:
+    results = run(opened("loses_keys_beyond_sixteen"), "check_call_is_stateless")
+    assert len(results) > 1
+    assert failed(results) == []
 
 
 def test_one_fault_does_not_show_as_many() -> None:

@@ -164,6 +164,16 @@ def loses_long_keys(q, k, v):
     return by_hand(q, k[:, :, :32], v[:, :, :32])
 
 
+def loses_keys_beyond_sixteen(q, k, v, mask=None):
+    mask = None if mask is None else mask[..., :16]
+    return masked(q, k[:, :, :16], v[:, :, :16], mask)
+
+
+class TakesIds(torch.nn.Module):
+    def forward(self, ids):
+        return ids
+
+
 def dropout_left_on(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, dropout_p=1e-9)
 

@@ -42,6 +42,10 @@ def scaled_by_length(q, k, v):
     return (q @ k.mT / math.sqrt(q.shape[2])).softmax(-1) @ v
 
 
+def scaled_by_keys(q, k, v):
+    return (q @ k.mT / math.sqrt(k.shape[2])).softmax(-1) @ v
+
+
 def scaled_by_half(q, k, v):
     return (q @ k.mT * 0.5).softmax(-1) @ v
 
@@ -338,6 +342,7 @@ FAULTS: tuple[tuple[str, str], ...] = (
     ("scaled_up", "multiplied by sqrt(D)"),
     ("scaled_by_model", "1/sqrt(H D)"),
     ("scaled_by_length", "1/sqrt(L)"),
+    ("scaled_by_keys", "1/sqrt(S)"),
     ("scaled_by_half", "scaled by 0.5"),
     ("scaled_by_heads_causal", "1/sqrt(H)"),
     ("base_two", "base 2"),

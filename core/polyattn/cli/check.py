@@ -127,7 +127,8 @@ def _consistent(target: str | None, every: bool, door: str | None, flags: list[s
 
         look_for(target)
         raise ConfigError(
-            f"check {target}: how is it called? Add --as sdpa for a function of (q, k, v)"
+            f"check {target}: how is it called? Add --as sdpa for a function of (q, k, v), --as hf "
+            "for one of transformers, --as module for x (B, S, E), --as lm for ids"
         )
     if every and (door is not None or flags):
         told = ", ".join(([f"--as {door}"] if door is not None else []) + flags)

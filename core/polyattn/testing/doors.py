@@ -46,6 +46,7 @@ from polyattn.testing.planned import Check
 from polyattn.testing.results import CheckFailure, Mismatch, Property, Result, Seen
 
 DOORS = ("sdpa",)
+OTHER_DOORS = "another door? --as module for x (B, S, E), --as lm for ids"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,7 +201,8 @@ def _answer(probe: Probe) -> str:
     except Mismatch as mismatch:
         return f"{mismatch.seen.what}; given {sample.describe()}"
     except Exception:
-        return f"it raised {probe.error}; given {sample.describe()}"
+        told = f"it raised {probe.error}; given {sample.describe()}"
+        return f"{told}; {OTHER_DOORS}" if "positional arguments but" in probe.error else told
     shape = tuple(got.shape) if isinstance(got, torch.Tensor) else f"a {type(got).__name__}"
     expected = (*sample.q.shape[:3], sample.v.shape[3])
     return f"the output is {shape}, expected a tensor of shape {expected}"
