@@ -63,6 +63,7 @@ def hostile(tmp_path, monkeypatch):
         ("sdpa", "boolean", "the output is of dtype torch.bool, expected a dense floating tensor"),
         ("sdpa", "sparse", "the output is sparse"),
         ("sdpa", "meta", "the output is on the device meta"),
+        ("sdpa", "nested", "the output is nested"),
         ("sdpa", "mute", "it raised Mute: its message cannot be read"),
         ("sdpa", "unsigned", "it raised RuntimeError: no signature, while being tried"),
         ("module", "boolean", "the output is of dtype torch.bool"),
