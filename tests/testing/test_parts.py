@@ -6,7 +6,7 @@ import pytest
 from tests.testing import broken_masks, broken_positions, broken_states
 from tests.testing.test_cli_check import polyattn
 
-from polyattn.cli import check
+from polyattn.cli.check_session import everything
 from polyattn.errors import UnknownName
 from polyattn.mask import Mask
 from polyattn.testing import (
@@ -18,6 +18,7 @@ from polyattn.testing import (
     run_checks,
 )
 from polyattn.testing.planned import Check
+from polyattn.testing.worker import Suite
 
 
 def failures(planned: list[Check]) -> list[Result]:
@@ -83,4 +84,5 @@ def test_a_part_is_checked_by_its_name(
 
 
 def test_all_means_the_parts_too() -> None:
-    assert set(PARTS_OF_THE_FRAMEWORK) < set(check._names(None))
+    with Suite() as suite:
+        assert set(PARTS_OF_THE_FRAMEWORK) < set(everything(suite))
