@@ -24,6 +24,8 @@ SHARES = {"dropped_argument": 1 / 8, "swapped_arguments": 1 / 8}
 """The share of mutants that are made, by operator: of these there are many, and most raise."""
 SHARE = 1 / 3
 """That of all others."""
+LIVED = frozenset({"survived", "error"})
+"""The outcomes that count as not killed: a check that breaks has not said what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Score:
 def score(records: Iterable[Record], same: Mapping[str, str]) -> Score:
     records = list(records)
     stillborn = [r for r in records if r.outcome == "stillborn"]
-    lived = [r for r in records if r.outcome == "survived"]
+    lived = [r for r in records if r.outcome in LIVED]
     spared = [r for r in lived if r.id in same]
     killed = len(records) - len(stillborn) - len(lived)
     return Score(

@@ -53,7 +53,7 @@ def section() -> str:
 
 def survivors(records: dict[str, Record], same: dict[str, str]) -> list[str]:
     """The mutants that no check has killed and that are not equivalent."""
-    return [id for id, r in records.items() if r.outcome == "survived" and id not in same]
+    return [id for id, r in records.items() if r.outcome in outcomes.LIVED and id not in same]
 
 
 def summary() -> str:

@@ -43,7 +43,8 @@ MEMORY = 24 << 30
 class Outcome:
     """How a mutant ended.
 
-    what: "killed", "survived", "hung", "crashed", or "stillborn": it could not be imported.
+    what: "killed": a check failed; "hung", "crashed"; "survived"; "error": a check of the suite
+        raised, which tells the author less than a failure; "stillborn": it could not be imported.
     by: ``name:check`` that it ended in. passed: seconds of each check that it passed.
     """
 
@@ -180,7 +181,8 @@ def _child(
         result = run_check(check, patience=PATIENCE)
         if result.status in (Status.FAILED, Status.ERROR):
             late = result.failure is not None and "did not answer within" in result.reason
-            tell(what="hung" if late else "killed", by=key)
+            ended = "killed" if result.status is Status.FAILED else "error"
+            tell(what="hung" if late else ended, by=key)
             return
         passed[key] = round(result.seconds, 4)
     tell(what="survived", passed=passed)

@@ -119,7 +119,7 @@ def _file(path: Path, options: argparse.Namespace, records: dict[str, Record]) -
     mine = {id: r for id, r in records.items() if outcomes.file_of(id) == path.name}
     for id, record in mine.items():
         gone = id not in places or record.digest != now or options.again
-        if gone or (options.survivors and record.outcome == "survived"):
+        if gone or (options.survivors and record.outcome in outcomes.LIVED):
             del records[id]
     wanted = every if options.all else outcomes.chosen(every)
     todo = [mutant for mutant in wanted if mutant.id not in records]
