@@ -88,7 +88,7 @@ def reports_of(names: Sequence[str], device: str, seconds: float) -> Iterator[di
     """
     from polyattn.cli.check_report import Report
     from polyattn.errors import PolyattnError
-    from polyattn.testing.worker import Job, Suite
+    from polyattn.testing.process.worker import Job, Suite
 
     end = time.monotonic() + seconds
     with Suite() as suite:

@@ -7,7 +7,7 @@ import pytest
 from polyattn import testing
 from polyattn.contract import SequenceAttention
 from polyattn.errors import ConfigError
-from polyattn.testing.positions import Rotation
+from polyattn.testing.subjects.positions import Rotation
 
 WRONG = (None, "core/rope", object(), [], Rotation)
 

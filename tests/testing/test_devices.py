@@ -19,9 +19,9 @@ from polyattn.errors import Unsupported
 from polyattn.mask import Mask
 from polyattn.testing import Result, Status, run_checks, subjects_of, subjects_of_class
 from polyattn.testing.checks.autograd import LAYOUTS
-from polyattn.testing.devices import CPU, Place
 from polyattn.testing.results import Mismatch
 from polyattn.testing.runner import ON_THE_CPU_ALONE, checks_of
+from polyattn.testing.tools.devices import CPU, Place
 
 
 @dataclasses.dataclass(frozen=True)

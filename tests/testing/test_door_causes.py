@@ -11,9 +11,9 @@ from tests.testing.things_right import RIGHT
 
 from polyattn.errors import ConfigError
 from polyattn.testing import Result, Status, run_checks
-from polyattn.testing.door_causes import DoorFailure, KnownFailure
-from polyattn.testing.door_load import look_for
-from polyattn.testing.doors import Door, Wishes, open_door
+from polyattn.testing.doors.causes import DoorFailure, KnownFailure
+from polyattn.testing.doors.load import look_for
+from polyattn.testing.doors.sdpa import Door, Wishes, open_door
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

@@ -10,7 +10,7 @@ import pytest
 from polyattn.cli import main
 from polyattn.errors import ConfigError
 from polyattn.testing import Result, run_checks
-from polyattn.testing.entrances import Flags, Opened, open_any
+from polyattn.testing.doors.entrances import Flags, Opened, open_any
 
 HERE = Path(__file__).parent
 FILES = {"hf": "things_hf.py", "module": "things_modules.py", "lm": "things_models.py"}

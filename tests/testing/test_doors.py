@@ -9,8 +9,8 @@ import torch
 
 from polyattn.errors import ConfigError
 from polyattn.testing import Result, Status, iter_checks, run_checks
-from polyattn.testing.doors import Door, Wishes, open_door
-from polyattn.testing.settings import settings
+from polyattn.testing.doors.sdpa import Door, Wishes, open_door
+from polyattn.testing.process.settings import settings
 
 THINGS = Path(__file__).with_name("things.py")
 

@@ -11,9 +11,9 @@ from tests.testing import things_hf, things_models, things_modules
 from tests.testing.planted import as_meant
 
 from polyattn.testing import Result, Status, run_checks
-from polyattn.testing.door_hf import hf_door
-from polyattn.testing.door_lm import model_door
-from polyattn.testing.door_module import module_door
+from polyattn.testing.doors.hf import hf_door
+from polyattn.testing.doors.lm import model_door
+from polyattn.testing.doors.module import module_door
 
 OPENED: dict[str, Callable[[Any], Any]] = {
     "module": lambda thing: module_door(thing.__name__, thing, patience=30.0),

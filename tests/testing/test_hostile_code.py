@@ -13,9 +13,9 @@ import pytest
 
 from polyattn.cli import main
 from polyattn.cli.check_report import Report
-from polyattn.testing.contained import Escaped, TimeUp, contained, limited
+from polyattn.testing.process.contained import Escaped, TimeUp, contained, limited
+from polyattn.testing.process.worker import Job, Suite
 from polyattn.testing.results import Status
-from polyattn.testing.worker import Job, Suite
 
 HOSTILE = """
 import sys

@@ -8,10 +8,10 @@ import torch
 from polyattn.cli import main
 from polyattn.errors import ConfigError
 from polyattn.testing import Result, run_checks
-from polyattn.testing.contained import first_line
-from polyattn.testing.entrances import listed, open_any
-from polyattn.testing.numerics import compare, need_shape
+from polyattn.testing.doors.entrances import listed, open_any
+from polyattn.testing.process.contained import first_line
 from polyattn.testing.results import Mismatch, Status
+from polyattn.testing.tools.numerics import compare, need_shape
 
 HOSTILE = """
 import torch

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyattn.testing.loops import elementwise_attention, loop_attention
-from polyattn.testing.numerics import compare, same_tolerance, value_tolerance
 from polyattn.testing.results import Mismatch
+from polyattn.testing.tools.loops import elementwise_attention, loop_attention
+from polyattn.testing.tools.numerics import compare, same_tolerance, value_tolerance
 
 ONES = torch.ones(2, 3, dtype=torch.float64)
 

@@ -18,7 +18,7 @@ from polyattn.testing import (
     run_checks,
 )
 from polyattn.testing.planned import Check
-from polyattn.testing.worker import Suite
+from polyattn.testing.process.worker import Suite
 
 
 def failures(planned: list[Check]) -> list[Result]:
@@ -56,7 +56,7 @@ def test_ids_are_unique(name: str) -> None:
 
 def test_the_seeds_draw_every_kind_of_part() -> None:
     """What is drawn at random is drawn often enough to meet everything."""
-    from polyattn.testing.mask_meanings import KINDS, drawn
+    from polyattn.testing.subjects.mask_meanings import KINDS, drawn
 
     met = {
         meaning.text.partition(",")[0].partition(" ")[0]

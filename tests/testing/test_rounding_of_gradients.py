@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyattn.testing.cases import normal
 from polyattn.testing.checks.module_attention import hears_nothing_later
 from polyattn.testing.results import Mismatch
+from polyattn.testing.tools.cases import normal
 
 
 def convolved(x: Tensor, kernel: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from polyattn.testing.settings import changes_watched, settings_restored
+from polyattn.testing.process.settings import changes_watched, settings_restored
 
 
 def test_that_nondeterminism_only_warns_is_kept_and_watched() -> None:

@@ -31,7 +31,7 @@ from polyattn.testing import (
 )
 from polyattn.testing.planned import Check
 from polyattn.testing.runner import checks_of
-from polyattn.testing.variant import VariantSubject
+from polyattn.testing.subjects.variant import VariantSubject
 
 
 def checks(variant: type, name: str | None = None) -> list[Check]:

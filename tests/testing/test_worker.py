@@ -18,6 +18,7 @@ import pytest
 from polyattn.cli.check_report import Report
 from polyattn.errors import ConfigError
 from polyattn.measure.worker import WorkerFailed
+from polyattn.testing.process.worker import Job, Missing, Suite
 from polyattn.testing.results import (
     ANSWERS_IN_TIME,
     SURVIVES,
@@ -27,7 +28,6 @@ from polyattn.testing.results import (
     Seen,
     Status,
 )
-from polyattn.testing.worker import Job, Missing, Suite
 
 HOSTILE = '''
 import ctypes, os, signal, sys, torch
@@ -198,7 +198,7 @@ for line in sys.stdin:
 
 def fake(monkeypatch: pytest.MonkeyPatch, **lines: str) -> Heard:
     for grace in ("GRACE", "OPENING_GRACE"):
-        monkeypatch.setattr(f"polyattn.testing.worker.{grace}", 0.3)
+        monkeypatch.setattr(f"polyattn.testing.process.worker.{grace}", 0.3)
     source = FAKE
     for place in ("first", "each", "last"):
         source = source.replace(f"{{{place}}}", lines.get(place, "pass"))
@@ -230,7 +230,7 @@ def test_a_check_that_dies_is_not_tried_again_and_may_be_expected_to(
 
 
 def test_hanging_over_and_over_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyattn.testing.worker.MOST_ENDS", 2)
+    monkeypatch.setattr("polyattn.testing.process.worker.MOST_ENDS", 2)
     heard = fake(monkeypatch, each="time.sleep(60)")
     assert statuses(heard) == {
         "check_a": "failed",
@@ -301,7 +301,7 @@ def test_the_parent_imports_no_torch() -> None:
 def test_planning_does_not_import_the_compiler() -> None:
     source = (
         "import sys\n"
-        "from polyattn.testing.entrances import open_any\n"
+        "from polyattn.testing.doors.entrances import open_any\n"
         "assert 'torch._dynamo.convert_frame' not in sys.modules\n"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)

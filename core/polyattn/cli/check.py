@@ -123,7 +123,7 @@ def _consistent(target: str | None, every: bool, door: str | None, flags: list[s
     if every == (target is not None):
         raise ConfigError("check: expected one name, file.py:thing with --as sdpa, or --all")
     if door is None and target is not None and ".py" in target:
-        from polyattn.testing.door_load import look_for
+        from polyattn.testing.doors.load import look_for
 
         look_for(target)
         raise ConfigError(

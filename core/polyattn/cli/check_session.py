@@ -15,8 +15,8 @@ from polyattn.cli.main import INTERRUPTED
 from polyattn.errors import PolyattnError
 from polyattn.measure.worker import WorkerFailed
 from polyattn.registry import discover
+from polyattn.testing.process.worker import Job, Suite
 from polyattn.testing.results import Status, expected_of, need_ids
-from polyattn.testing.worker import Job, Suite
 
 OTHER = "cuda"
 """The device that is checked as well, where there is one."""

@@ -13,19 +13,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from polyattn.testing.generate import iter_checks as iter_checks
-    from polyattn.testing.generate_parts import mask_checks as mask_checks
-    from polyattn.testing.generate_parts import position_checks as position_checks
-    from polyattn.testing.generate_parts import state_checks as state_checks
-    from polyattn.testing.mask_meanings import MaskSubject as MaskSubject
+    from polyattn.testing.generate.parts import mask_checks as mask_checks
+    from polyattn.testing.generate.parts import position_checks as position_checks
+    from polyattn.testing.generate.parts import state_checks as state_checks
+    from polyattn.testing.generate.variants import iter_checks as iter_checks
     from polyattn.testing.parametrize import parametrize_with_checks as parametrize_with_checks
-    from polyattn.testing.parts import PARTS_OF_THE_FRAMEWORK as PARTS_OF_THE_FRAMEWORK
-    from polyattn.testing.parts import checks_of_part as checks_of_part
-    from polyattn.testing.positions import Counting as Counting
-    from polyattn.testing.positions import DistanceBias as DistanceBias
-    from polyattn.testing.positions import Embedding as Embedding
-    from polyattn.testing.positions import PositionSubject as PositionSubject
-    from polyattn.testing.positions import Rotation as Rotation
     from polyattn.testing.results import CheckFailure as CheckFailure
     from polyattn.testing.results import Property as Property
     from polyattn.testing.results import Result as Result
@@ -34,35 +26,43 @@ if TYPE_CHECKING:
     from polyattn.testing.runner import check_class as check_class
     from polyattn.testing.runner import check_variant as check_variant
     from polyattn.testing.runner import run_checks as run_checks
-    from polyattn.testing.state_subjects import StateSubject as StateSubject
-    from polyattn.testing.variant import subjects_of as subjects_of
-    from polyattn.testing.variant import subjects_of_class as subjects_of_class
+    from polyattn.testing.subjects.mask_meanings import MaskSubject as MaskSubject
+    from polyattn.testing.subjects.parts import PARTS_OF_THE_FRAMEWORK as PARTS_OF_THE_FRAMEWORK
+    from polyattn.testing.subjects.parts import checks_of_part as checks_of_part
+    from polyattn.testing.subjects.positions import Counting as Counting
+    from polyattn.testing.subjects.positions import DistanceBias as DistanceBias
+    from polyattn.testing.subjects.positions import Embedding as Embedding
+    from polyattn.testing.subjects.positions import PositionSubject as PositionSubject
+    from polyattn.testing.subjects.positions import Rotation as Rotation
+    from polyattn.testing.subjects.states import StateSubject as StateSubject
+    from polyattn.testing.subjects.variant import subjects_of as subjects_of
+    from polyattn.testing.subjects.variant import subjects_of_class as subjects_of_class
 
 _HOME = {
     "CheckFailure": "results",
-    "Counting": "positions",
-    "DistanceBias": "positions",
-    "Embedding": "positions",
-    "MaskSubject": "mask_meanings",
-    "PARTS_OF_THE_FRAMEWORK": "parts",
-    "PositionSubject": "positions",
+    "Counting": "subjects.positions",
+    "DistanceBias": "subjects.positions",
+    "Embedding": "subjects.positions",
+    "MaskSubject": "subjects.mask_meanings",
+    "PARTS_OF_THE_FRAMEWORK": "subjects.parts",
+    "PositionSubject": "subjects.positions",
     "Property": "results",
     "Result": "results",
-    "Rotation": "positions",
+    "Rotation": "subjects.positions",
     "Seen": "results",
-    "StateSubject": "state_subjects",
+    "StateSubject": "subjects.states",
     "Status": "results",
     "check_class": "runner",
     "check_variant": "runner",
-    "checks_of_part": "parts",
-    "iter_checks": "generate",
-    "mask_checks": "generate_parts",
+    "checks_of_part": "subjects.parts",
+    "iter_checks": "generate.variants",
+    "mask_checks": "generate.parts",
     "parametrize_with_checks": "parametrize",
-    "position_checks": "generate_parts",
+    "position_checks": "generate.parts",
     "run_checks": "runner",
-    "state_checks": "generate_parts",
-    "subjects_of": "variant",
-    "subjects_of_class": "variant",
+    "state_checks": "generate.parts",
+    "subjects_of": "subjects.variant",
+    "subjects_of_class": "subjects.variant",
 }
 
 __all__ = sorted(_HOME)

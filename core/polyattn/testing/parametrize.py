@@ -10,7 +10,6 @@ import pytest
 
 from polyattn.errors import ConfigError, PolyattnError
 from polyattn.testing.asked import described, expected_failures_of
-from polyattn.testing.devices import is_here, place_of
 from polyattn.testing.planned import Check
 from polyattn.testing.results import (
     CheckFailure,
@@ -22,7 +21,8 @@ from polyattn.testing.results import (
     not_expected,
 )
 from polyattn.testing.runner import checks_of, checks_of_name, prepared, run_check
-from polyattn.testing.variant import AnySubject
+from polyattn.testing.subjects.variant import AnySubject
+from polyattn.testing.tools.devices import is_here, place_of
 
 Test = TypeVar("Test", bound=Callable[..., object])
 

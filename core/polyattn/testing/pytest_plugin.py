@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _look_for(name: str) -> None:
     """Raises: UnknownName."""
     if name.startswith("core/"):
-        from polyattn.testing.parts import checks_of_part
+        from polyattn.testing.subjects.parts import checks_of_part
 
         checks_of_part(name)
     else:

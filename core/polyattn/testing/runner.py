@@ -14,11 +14,10 @@ from polyattn.errors import ConfigError, PolyattnError, Unsupported
 from polyattn.testing.asked import described, expected_failures_of, need_class
 from polyattn.testing.checks.contract import check_output_shape_dtype_device
 from polyattn.testing.checks.devices import check_unclaimed_device_is_refused
-from polyattn.testing.contained import TimeUp, contained, limited, words_of
-from polyattn.testing.devices import CPU, Place, place_of
-from polyattn.testing.generate import iter_checks
-from polyattn.testing.parts import checks_of_part, is_part
+from polyattn.testing.generate.variants import iter_checks
 from polyattn.testing.planned import Check, not_run, planned, withheld
+from polyattn.testing.process.contained import TimeUp, contained, limited, words_of
+from polyattn.testing.process.settings import settings_restored, surroundings_restored
 from polyattn.testing.results import (
     ANSWERS_IN_TIME,
     CheckFailure,
@@ -30,9 +29,10 @@ from polyattn.testing.results import (
     as_expected,
     need_ids,
 )
-from polyattn.testing.settings import settings_restored, surroundings_restored
-from polyattn.testing.subject import blaming
-from polyattn.testing.variant import AnySubject, Maker, makers_of, makers_of_class
+from polyattn.testing.subjects.parts import checks_of_part, is_part
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.subjects.variant import AnySubject, Maker, makers_of, makers_of_class
+from polyattn.testing.tools.devices import CPU, Place, place_of
 
 Callback = Callable[[Result], None]
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from polyattn.contract import SequenceAttention
-from polyattn.testing.cases import SQUARE, Sample, Shape
 from polyattn.testing.checks.life_cycle import module_of
-from polyattn.testing.numerics import compare, largest, value_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Outcome, blaming, run, softmax_definition
-from polyattn.testing.variant import VariantSubject, seeded
+from polyattn.testing.subjects.sequence import Outcome, blaming, run, softmax_definition
+from polyattn.testing.subjects.variant import VariantSubject, seeded
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape
+from polyattn.testing.tools.numerics import compare, largest, value_tolerance
 
 COARSE, FINE = 16, 1024
 """Two values of the option that an approximation improves with."""

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 from polyattn.capabilities import Part
-from polyattn.testing.cases import SQUARE, TINY, Sample, Shape, normal
-from polyattn.testing.compare import same_outcome
-from polyattn.testing.masks import combine, learned, learned_of, relearned
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Outcome, Subject, blaming, gradients
+from polyattn.testing.subjects.sequence import Outcome, Subject, blaming, gradients
+from polyattn.testing.tools.cases import SQUARE, TINY, Sample, Shape, normal
+from polyattn.testing.tools.compare import same_outcome
+from polyattn.testing.tools.masks import combine, learned, learned_of, relearned
+from polyattn.testing.tools.numerics import compare
 
 
 @proves(

@@ -8,12 +8,12 @@ from torch import Tensor
 from polyattn.capabilities import Part
 from polyattn.errors import PolyattnError
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Sample, Shape, normal
-from polyattn.testing.compare import against_definition, output_tolerance
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming, fixed_gradient, gradients
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming, fixed_gradient, gradients
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape, normal
+from polyattn.testing.tools.compare import against_definition, output_tolerance
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import compare, need_finite
 
 LEAKS = (
     "the mask aligned at the first key where L and S differ: tril(L, S)",

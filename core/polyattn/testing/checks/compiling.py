@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
-from polyattn.testing.cases import SQUARE, Sample, normal
-from polyattn.testing.compare import same_outcome
-from polyattn.testing.feature_maps import FeatureMapSubject
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, largest, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Subject, blaming, run
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject
+from polyattn.testing.subjects.sequence import Subject, blaming, run
+from polyattn.testing.tools.cases import SQUARE, Sample, normal
+from polyattn.testing.tools.compare import same_outcome
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import compare, largest, same_tolerance
 
 MOST = 2
 """Graphs for any number of lengths: one for the first, one for all others."""

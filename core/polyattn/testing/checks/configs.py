@@ -8,11 +8,11 @@ import json
 from polyattn.capabilities import Sizes
 from polyattn.contract import SequenceAttention
 from polyattn.options import Options, as_data, parse
-from polyattn.testing.cases import SQUARE, Sample
-from polyattn.testing.numerics import compare_bits, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
-from polyattn.testing.variant import VariantSubject, seeded
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.subjects.variant import VariantSubject, seeded
+from polyattn.testing.tools.cases import SQUARE, Sample
+from polyattn.testing.tools.numerics import compare_bits, need_tensor
 
 SIZES = frozenset(field.name for field in dataclasses.fields(Sizes))
 

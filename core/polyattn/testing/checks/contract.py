@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from polyattn.capabilities import Part
-from polyattn.testing.cases import RECTANGULAR, SQUARE, Sample, Shape
-from polyattn.testing.compare import against_definition
-from polyattn.testing.masks import with_part
-from polyattn.testing.numerics import compare_bits, need_finite, need_tensor
+from polyattn.testing.process.settings import changes_watched, kernel_flags_watched
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.settings import changes_watched, kernel_flags_watched
-from polyattn.testing.subject import DEVICE, Instance, Subject, blaming
+from polyattn.testing.subjects.sequence import DEVICE, Instance, Subject, blaming
+from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample, Shape
+from polyattn.testing.tools.compare import against_definition
+from polyattn.testing.tools.masks import with_part
+from polyattn.testing.tools.numerics import compare_bits, need_finite, need_tensor
 
 
 @proves(

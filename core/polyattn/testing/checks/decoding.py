@@ -10,12 +10,12 @@ from torch import Tensor
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
 from polyattn.state import State
-from polyattn.testing.cases import SQUARE, Sample, shape_of
 from polyattn.testing.checks.causality import causal_sample
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.numerics import compare, largest, same_tolerance
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Instance, Subject, blaming, fixed_gradient
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming, fixed_gradient
+from polyattn.testing.tools.cases import SQUARE, Sample, shape_of
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.numerics import compare, largest, same_tolerance
 
 CUTS: dict[str, tuple[int, ...]] = {
     "tokens": (1,),

@@ -10,15 +10,15 @@ from polyattn.contract import SequenceAttention
 from polyattn.errors import ConfigError, PolyattnError
 from polyattn.mask import Mask
 from polyattn.state import State
-from polyattn.testing.cases import SQUARE, Sample, Shape, shape_of
 from polyattn.testing.checks.causality import causal_sample, seen_by
 from polyattn.testing.checks.decoding import decode
-from polyattn.testing.compare import against_definition, output_tolerance
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, same_tolerance, value_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming
-from polyattn.testing.variant import VariantInstance, VariantSubject, seeded
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming
+from polyattn.testing.subjects.variant import VariantInstance, VariantSubject, seeded
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape, shape_of
+from polyattn.testing.tools.compare import against_definition, output_tolerance
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import compare, same_tolerance, value_tolerance
 
 TOKENS = 120
 """Long enough for a state that is kept in a half type to lose what it was given first."""

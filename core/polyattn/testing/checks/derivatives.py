@@ -10,12 +10,12 @@ from torch.autograd import forward_ad
 
 from polyattn.capabilities import Part
 from polyattn.errors import Unsupported
-from polyattn.testing.cases import TINY, Sample, normal
-from polyattn.testing.feature_maps import FeatureMapSubject
-from polyattn.testing.masks import combine, learned, learned_of, relearned
-from polyattn.testing.numerics import compare, largest
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming
+from polyattn.testing.tools.cases import TINY, Sample, normal
+from polyattn.testing.tools.masks import combine, learned, learned_of, relearned
+from polyattn.testing.tools.numerics import compare, largest
 
 STEP = 1e-6
 TOLERANCE = 1e-6

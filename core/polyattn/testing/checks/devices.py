@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from polyattn.errors import Unsupported
-from polyattn.testing.cases import SQUARE, normal
-from polyattn.testing.contained import contained
-from polyattn.testing.feature_maps import FeatureMapSubject
+from polyattn.testing.process.contained import contained
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Subject
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.tools.cases import SQUARE, normal
 
 
 @proves(

@@ -10,11 +10,11 @@ from torch import Tensor
 from polyattn.errors import MaskError
 from polyattn.layers.positions import Count
 from polyattn.mask import Mask
-from polyattn.testing.cases import normal
-from polyattn.testing.numerics import compare, compare_bits
-from polyattn.testing.positions import HEADS, Counting, DistanceBias
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.positions import HEADS, Counting, DistanceBias
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare, compare_bits
 
 
 @proves(

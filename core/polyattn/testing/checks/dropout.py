@@ -10,11 +10,11 @@ from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.utils.checkpoint import checkpoint
 
 from polyattn.contract import SequenceAttention
-from polyattn.testing.cases import SQUARE, TINY, Sample, Shape
-from polyattn.testing.numerics import compare, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming, fixed_gradient, gradients
-from polyattn.testing.variant import VariantSubject
+from polyattn.testing.subjects.sequence import blaming, fixed_gradient, gradients
+from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.tools.cases import SQUARE, TINY, Sample, Shape
+from polyattn.testing.tools.numerics import compare, need_tensor
 
 
 def _training(subject: VariantSubject, shape: Shape, probability: float) -> SequenceAttention:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from polyattn.errors import PolyattnError
-from polyattn.testing.numerics import compare, compare_bits, largest, need_finite
-from polyattn.testing.positions import WIDTH, Embedding
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.positions import WIDTH, Embedding
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.numerics import compare, compare_bits, largest, need_finite
 
 
 @proves(

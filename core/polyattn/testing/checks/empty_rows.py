@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Sample, Shape
-from polyattn.testing.compare import against_definition, same_outcome
-from polyattn.testing.numerics import compare, need_finite
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Outcome, Subject
+from polyattn.testing.subjects.sequence import Outcome, Subject
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape
+from polyattn.testing.tools.compare import against_definition, same_outcome
+from polyattn.testing.tools.numerics import compare, need_finite
 
 
 @proves(

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape, normal
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.feature_maps import FeatureMapSubject
-from polyattn.testing.masks import needed, padding_keep
-from polyattn.testing.numerics import compare, largest, same_tolerance
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Subject, blaming
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject
+from polyattn.testing.subjects.sequence import Subject, blaming
+from polyattn.testing.tools.cases import LONGEST, SQUARE, Sample, Shape, normal
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import needed, padding_keep
+from polyattn.testing.tools.numerics import compare, largest, same_tolerance
 
 
 class _Call(nn.Module):

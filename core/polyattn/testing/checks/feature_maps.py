@@ -6,11 +6,17 @@ import torch
 from torch import Tensor
 
 from polyattn.errors import PolyattnError
-from polyattn.testing.cases import normal
-from polyattn.testing.feature_maps import FeatureMapSubject, against_map_definition
-from polyattn.testing.numerics import compare, largest, need_finite, need_tensor, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming, fixed_gradient
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject, against_map_definition
+from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import (
+    compare,
+    largest,
+    need_finite,
+    need_tensor,
+    same_tolerance,
+)
 
 
 @proves(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from polyattn.capabilities import Part
-from polyattn.testing.cases import Shape
-from polyattn.testing.compare import against_definition
-from polyattn.testing.masks import combine
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Subject
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.tools.cases import Shape
+from polyattn.testing.tools.compare import against_definition
+from polyattn.testing.tools.masks import combine
 
 LENGTHS = (150, 257)
 """More than two blocks of 64, and one more than four."""

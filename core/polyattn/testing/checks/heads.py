@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from polyattn.errors import PolyattnError
-from polyattn.testing.cases import RECTANGULAR, Sample, shape_of
-from polyattn.testing.compare import against_definition, same_outcome
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Outcome, Subject
+from polyattn.testing.subjects.sequence import Instance, Outcome, Subject
+from polyattn.testing.tools.cases import RECTANGULAR, Sample, shape_of
+from polyattn.testing.tools.compare import against_definition, same_outcome
 
 
 @proves(

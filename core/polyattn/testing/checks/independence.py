@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from polyattn.mask import Mask
-from polyattn.testing.cases import RECTANGULAR, Sample, Shape
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import padding_keep, sample_of
-from polyattn.testing.numerics import compare, largest, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject
+from polyattn.testing.subjects.sequence import Instance, Subject
+from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import padding_keep, sample_of
+from polyattn.testing.tools.numerics import compare, largest, need_finite
 
 LOUDER = 30.0
 

@@ -8,11 +8,11 @@ import torch
 
 from polyattn.contract import SequenceAttention
 from polyattn.errors import Unsupported
-from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape
 from polyattn.testing.checks.approximation import called
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
-from polyattn.testing.variant import VariantSubject, seeded
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.subjects.variant import VariantSubject, seeded
+from polyattn.testing.tools.cases import LONGEST, SQUARE, Sample, Shape
 
 
 def against_the_rule(subject: VariantSubject) -> dict[str, int]:

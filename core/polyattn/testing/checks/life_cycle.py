@@ -12,13 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from polyattn.errors import Unsupported
-from polyattn.testing.cases import SQUARE, Sample, shape_of
 from polyattn.testing.checks.causality import causal_sample
-from polyattn.testing.compare import output_tolerance, same_outcome
-from polyattn.testing.numerics import compare, compare_bits, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Outcome, Subject, blaming, fixed_gradient, gradients
-from polyattn.testing.variant import VariantSubject
+from polyattn.testing.subjects.sequence import (
+    Instance,
+    Outcome,
+    Subject,
+    blaming,
+    fixed_gradient,
+    gradients,
+)
+from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.tools.cases import SQUARE, Sample, shape_of
+from polyattn.testing.tools.compare import output_tolerance, same_outcome
+from polyattn.testing.tools.numerics import compare, compare_bits, need_finite
 
 
 def module_of(instance: Instance) -> nn.Module:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import torch
 
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Sample, shape_of
 from polyattn.testing.checks.causality import causal_sample
-from polyattn.testing.compare import against_definition
-from polyattn.testing.numerics import compare, same_tolerance, value_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Outcome, Subject, blaming, fixed_gradient, gradients
+from polyattn.testing.subjects.sequence import (
+    Instance,
+    Outcome,
+    Subject,
+    blaming,
+    fixed_gradient,
+    gradients,
+)
+from polyattn.testing.tools.cases import SQUARE, Sample, shape_of
+from polyattn.testing.tools.compare import against_definition
+from polyattn.testing.tools.numerics import compare, same_tolerance, value_tolerance
 
 LEVELS: dict[str, tuple[float, float, float]] = {
     "around-8": (-8.0, -8.0, -8.0),

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import Sample, Shape
 from polyattn.testing.checks.causality import row_gradients
-from polyattn.testing.compare import against_definition, output_tolerance
-from polyattn.testing.masks import combine, needed
-from polyattn.testing.numerics import compare, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject
+from polyattn.testing.subjects.sequence import Instance, Subject
+from polyattn.testing.tools.cases import Sample, Shape
+from polyattn.testing.tools.compare import against_definition, output_tolerance
+from polyattn.testing.tools.masks import combine, needed
+from polyattn.testing.tools.numerics import compare, need_finite
 
 
 @proves(

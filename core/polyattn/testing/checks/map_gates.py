@@ -8,11 +8,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from polyattn.testing.cases import normal
-from polyattn.testing.feature_maps import FeatureMapSubject, away_from_zero, gate_of
-from polyattn.testing.numerics import compare, largest, need_shape, need_tensor, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject, away_from_zero, gate_of
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import (
+    compare,
+    largest,
+    need_shape,
+    need_tensor,
+    same_tolerance,
+)
 
 MARGIN = 6
 """Pixels at each border that a shift may change: kernels up to 13 wide reach no further."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from polyattn.testing.cases import normal
-from polyattn.testing.feature_maps import FeatureMapSubject, run_map, same_map_outcome
-from polyattn.testing.numerics import need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming, fixed_gradient
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject, run_map, same_map_outcome
+from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import need_tensor
 
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 

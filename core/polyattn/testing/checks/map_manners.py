@@ -9,13 +9,13 @@ import random
 import torch
 
 from polyattn.options import as_data, parse
-from polyattn.testing.cases import normal
-from polyattn.testing.feature_maps import FeatureMapSubject
-from polyattn.testing.numerics import compare_bits, need_tensor
+from polyattn.testing.process.settings import changes_watched, kernel_flags_watched
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.settings import changes_watched, kernel_flags_watched
-from polyattn.testing.subject import blaming
-from polyattn.testing.variant import FeatureMapVariant
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.subjects.variant import FeatureMapVariant
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare_bits, need_tensor
 
 
 @proves(

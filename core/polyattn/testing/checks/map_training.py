@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 
-from polyattn.testing.cases import normal
-from polyattn.testing.feature_maps import FeatureMapSubject, run_map
-from polyattn.testing.numerics import compare_bits, need_finite, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject, run_map
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare_bits, need_finite, need_tensor
 
 
 @proves(

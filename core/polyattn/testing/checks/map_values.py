@@ -6,11 +6,11 @@ import math
 
 import torch
 
-from polyattn.testing.cases import normal
-from polyattn.testing.feature_maps import FeatureMapSubject, against_map_definition
-from polyattn.testing.numerics import compare, need_finite, need_tensor, value_tolerance
 from polyattn.testing.results import proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject, against_map_definition
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare, need_finite, need_tensor, value_tolerance
 
 MANY: dict[int, tuple[int, ...]] = {
     1: (1, 4, 66_000),

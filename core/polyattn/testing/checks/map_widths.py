@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
-from polyattn.testing.variant import FeatureMapVariant
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.subjects.variant import FeatureMapVariant
 
 WIDTHS: tuple[tuple[int, float, int], ...] = ((64, 0.125, 1), (44, 0.15, 1), (12, 0.0625, 5))
 """Channels, ratio and least width: where dividing, rounding down and forgetting the least differ

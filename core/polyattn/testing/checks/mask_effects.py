@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from polyattn.capabilities import Part
-from polyattn.testing.cases import SQUARE, Sample
-from polyattn.testing.masks import needed, with_part
-from polyattn.testing.numerics import largest
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject
+from polyattn.testing.subjects.sequence import Instance, Subject
+from polyattn.testing.tools.cases import SQUARE, Sample
+from polyattn.testing.tools.masks import needed, with_part
+from polyattn.testing.tools.numerics import largest
 
 LEAST = 1e-6
 """What an effect is at least, on values of magnitude one: masks that are planted move far more."""

@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 from polyattn.errors import MaskError
 from polyattn.mask import Mask
-from polyattn.testing.cases import normal
-from polyattn.testing.mask_meanings import (
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subjects.mask_meanings import (
     BATCH,
     HEADS,
     KINDS,
@@ -23,9 +23,9 @@ from polyattn.testing.mask_meanings import (
     meant_bias,
     meant_keep,
 )
-from polyattn.testing.numerics import compare
-from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare
 
 LENGTHS = ((1, 1), (5, 5), (3, 7), (1, 6), (4, 9), (6, 2))
 """(L, S); the last for parts that count no positions."""

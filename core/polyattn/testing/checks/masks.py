@@ -10,12 +10,12 @@ from torch import Tensor
 from polyattn.capabilities import Part
 from polyattn.errors import MaskError
 from polyattn.mask import Mask
-from polyattn.testing.cases import RECTANGULAR, SQUARE, Sample, Shape, normal
-from polyattn.testing.compare import against_definition, output_tolerance
-from polyattn.testing.masks import combine, random_keep
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Subject
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample, Shape, normal
+from polyattn.testing.tools.compare import against_definition, output_tolerance
+from polyattn.testing.tools.masks import combine, random_keep
+from polyattn.testing.tools.numerics import compare
 
 
 @proves(

@@ -6,12 +6,12 @@ from polyattn.capabilities import Part, Refusal
 from polyattn.contract import SequenceAttention
 from polyattn.errors import Unsupported
 from polyattn.operation import Operation
-from polyattn.testing.cases import Shape
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, value_tolerance
 from polyattn.testing.results import Mismatch, proves
-from polyattn.testing.subject import Outcome
-from polyattn.testing.variant import VariantInstance, VariantSubject
+from polyattn.testing.subjects.sequence import Outcome
+from polyattn.testing.subjects.variant import VariantInstance, VariantSubject
+from polyattn.testing.tools.cases import Shape
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import compare, value_tolerance
 
 
 @proves(

@@ -15,12 +15,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Sample, Shape
-from polyattn.testing.compare import output_tolerance, same_outcome
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape
+from polyattn.testing.tools.compare import output_tolerance, same_outcome
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import compare, need_finite
 
 SHORT = 512
 TIMES = 4

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polyattn.testing.networks import ModuleSubject, Network, agree, described
-from polyattn.testing.numerics import need_finite
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming, fixed_gradient
+from polyattn.testing.subjects.networks import ModuleSubject, Network, agree, described
+from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.tools.numerics import need_finite
 
 CAUSAL_CAUSES = (
     "no mask in one of the layers, or one that is off by one or turned round",

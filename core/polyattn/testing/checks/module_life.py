@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from polyattn.testing.cases import normal
-from polyattn.testing.networks import (
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subjects.networks import (
     ModuleSubject,
     Network,
     Running,
@@ -22,9 +22,9 @@ from polyattn.testing.networks import (
     same_step,
     step,
 )
-from polyattn.testing.numerics import compare, compare_bits, need_finite
-from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming, fixed_gradient
+from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare, compare_bits, need_finite
 
 
 @proves(

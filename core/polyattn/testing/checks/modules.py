@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyattn.testing.networks import (
+from polyattn.testing.process.settings import settings
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subjects.networks import (
     Network,
     Padding,
     Running,
@@ -20,10 +22,8 @@ from polyattn.testing.networks import (
     same_step,
     step,
 )
-from polyattn.testing.numerics import compare_bits, largest, need_finite
-from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.settings import settings
-from polyattn.testing.subject import blaming, fixed_gradient
+from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.tools.numerics import compare_bits, largest, need_finite
 
 
 @proves(

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Shape
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import sample_of
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Subject, fixed_gradient
+from polyattn.testing.subjects.sequence import Subject, fixed_gradient
+from polyattn.testing.tools.cases import SQUARE, Shape
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import sample_of
+from polyattn.testing.tools.numerics import compare
 
 
 @proves(

@@ -8,11 +8,11 @@ import torch
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Shape
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Outcome, Subject
+from polyattn.testing.subjects.sequence import Outcome, Subject
+from polyattn.testing.tools.cases import SQUARE, Shape
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.numerics import compare
 
 PAYLOADS = {"nan": math.nan, "inf": math.inf, "minus_inf": -math.inf}
 CLOSING: tuple[Part, ...] = ("padding", "dense", "bias")

@@ -7,13 +7,13 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.contract import SequenceAttention
-from polyattn.testing.cases import RECTANGULAR, TINY, Sample, normal
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, largest, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Subject, blaming
-from polyattn.testing.variant import VariantSubject
+from polyattn.testing.subjects.sequence import Subject, blaming
+from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.tools.cases import RECTANGULAR, TINY, Sample, normal
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import compare, largest, same_tolerance
 
 
 @proves(

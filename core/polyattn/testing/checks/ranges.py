@@ -7,17 +7,24 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Sample
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import (
+from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subjects.sequence import (
+    Instance,
+    Outcome,
+    Subject,
+    blaming,
+    fixed_gradient,
+    gradients,
+)
+from polyattn.testing.tools.cases import SQUARE, Sample
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import (
     SAME_EPS,
     compare,
     largest,
     need_finite,
     value_tolerance,
 )
-from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Outcome, Subject, blaming, fixed_gradient, gradients
 
 LOUD = 80.0
 """At a width of 64 the product of two such vectors is 409 600: times the scale it fits into float16

@@ -8,10 +8,10 @@ import torch
 
 from polyattn.capabilities import ORDERED_PARTS
 from polyattn.errors import ConfigError, Unsupported
-from polyattn.testing.cases import LONGEST, SQUARE, Sample, Shape
-from polyattn.testing.masks import combine, with_part
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.variant import VariantSubject
+from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.tools.cases import LONGEST, SQUARE, Sample, Shape
+from polyattn.testing.tools.masks import combine, with_part
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polyattn.testing.cases import normal
-from polyattn.testing.numerics import compare, compare_bits, largest, same_tolerance
-from polyattn.testing.positions import HEADS, WIDTH, Rotation
 from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.subjects.positions import HEADS, WIDTH, Rotation
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare, compare_bits, largest, same_tolerance
 
 SHIFTS = (1, 7, 100, 4096)
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from polyattn.errors import PolyattnError
 from polyattn.state import State
 from polyattn.testing.checks.states import MODES
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.state_subjects import WIDTH, StateSubject, tokens
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.subjects.states import WIDTH, StateSubject, tokens
+from polyattn.testing.tools.numerics import compare
 
 BATCH = 3
 CHUNKS = (3, 1, 4, 1, 1)

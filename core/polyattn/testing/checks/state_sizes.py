@@ -10,12 +10,12 @@ from torch import Tensor
 
 from polyattn.mask import Mask
 from polyattn.state import State
-from polyattn.testing.cases import SQUARE, Sample, Shape, shape_of
 from polyattn.testing.checks.decoding import decode
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape, shape_of
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.numerics import compare
 
 
 def cuts(window: int) -> dict[str, int]:

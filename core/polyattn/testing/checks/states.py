@@ -8,12 +8,12 @@ import torch
 
 from polyattn.errors import PolyattnError
 from polyattn.state import State
-from polyattn.testing.cases import SQUARE, Sample, shape_of
 from polyattn.testing.checks.causality import causal_sample
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming
+from polyattn.testing.tools.cases import SQUARE, Sample, shape_of
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.numerics import compare
 
 KNOWN = 5
 """Tokens that a state has seen before anything is asked of it."""

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.cases import RECTANGULAR, SQUARE
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import with_part
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Subject
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.tools.cases import RECTANGULAR, SQUARE
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import with_part
+from polyattn.testing.tools.numerics import compare
 
 ORDERLESS: tuple[Part, ...] = ("padding", "segments", "dense", "bias")
 """The parts that can be moved with the queries and keys they speak of."""

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyattn.testing.cases import SQUARE, Sample
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.numerics import compare
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Instance, Subject
+from polyattn.testing.subjects.sequence import Instance, Subject
+from polyattn.testing.tools.cases import SQUARE, Sample
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.numerics import compare
 
 THREADS = 8
 CALLS = 3

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyattn.testing.cases import normal
-from polyattn.testing.hf_functions import HfFunction, lowered, stand_in
-from polyattn.testing.numerics import compare, need_finite, need_shape, need_tensor
+from polyattn.testing.doors.hf_functions import HfFunction, lowered, stand_in
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import blaming
+from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.cases import normal
+from polyattn.testing.tools.numerics import compare, need_finite, need_shape, need_tensor
 
 CLOSE = 1e-4
 """In float32, on values of magnitude one."""

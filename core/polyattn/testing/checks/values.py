@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from polyattn.capabilities import Part
-from polyattn.testing.cases import SQUARE, TINY, Sample, Shape
-from polyattn.testing.compare import against_definition
-from polyattn.testing.masks import combine, learned, with_part
-from polyattn.testing.numerics import compare, need_finite, same_tolerance, value_tolerance
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Subject
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.tools.cases import SQUARE, TINY, Sample, Shape
+from polyattn.testing.tools.compare import against_definition
+from polyattn.testing.tools.masks import combine, learned, with_part
+from polyattn.testing.tools.numerics import compare, need_finite, same_tolerance, value_tolerance
 
 WRONG_VALUES = (
     "the scale: missing, from the wrong width, or applied twice",

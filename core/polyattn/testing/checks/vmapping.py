@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from polyattn.mask import Mask
-from polyattn.testing.cases import SQUARE, Sample
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import padding_keep, random_keep
-from polyattn.testing.numerics import compare, largest, same_tolerance
 from polyattn.testing.results import proves
-from polyattn.testing.subject import Instance, Subject, blaming, fixed_gradient
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming, fixed_gradient
+from polyattn.testing.tools.cases import SQUARE, Sample
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import padding_keep, random_keep
+from polyattn.testing.tools.numerics import compare, largest, same_tolerance
 
 MAPPED = 3
 Tensors = dict[str, Tensor]

@@ -10,13 +10,19 @@ from polyattn.contract import SequenceAttention
 from polyattn.factory import weights
 from polyattn.kit import repeat_heads
 from polyattn.mask import Mask
-from polyattn.testing.cases import RECTANGULAR, Sample, Shape
 from polyattn.testing.checks.causality import seen_by
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import combine
-from polyattn.testing.numerics import compare, compare_bits, largest, need_finite, same_tolerance
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Instance, Subject, blaming
+from polyattn.testing.subjects.sequence import Instance, Subject, blaming
+from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.numerics import (
+    compare,
+    compare_bits,
+    largest,
+    need_finite,
+    same_tolerance,
+)
 
 
 @proves(

@@ -10,14 +10,14 @@ from torch import Tensor
 from polyattn.capabilities import Part, Refusal
 from polyattn.errors import ConfigError, PolyattnError, Unsupported
 from polyattn.mask import Mask
-from polyattn.testing.cases import Sample, Shape, shape_of
 from polyattn.testing.checks.causality import row_gradients, seen_by
-from polyattn.testing.compare import output_tolerance
-from polyattn.testing.masks import slopes
-from polyattn.testing.numerics import VALUE_FLOAT64, compare, need_finite, need_tensor
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subject import Subject, blaming, softmax_definition
-from polyattn.testing.variant import VariantSubject
+from polyattn.testing.subjects.sequence import Subject, blaming, softmax_definition
+from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.tools.cases import Sample, Shape, shape_of
+from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.masks import slopes
+from polyattn.testing.tools.numerics import VALUE_FLOAT64, compare, need_finite, need_tensor
 
 LENGTH = 29
 

@@ -1,0 +1,1 @@
+"""Ways in for code that has never heard of polyattn: its claims are found out by trying."""

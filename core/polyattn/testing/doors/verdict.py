@@ -1,0 +1,81 @@
+"""What code from elsewhere is, in one line, once all its checks are done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from polyattn.testing.doors.causes import KnownFailure
+from polyattn.testing.doors.function import FunctionSubject
+from polyattn.testing.doors.roots import Root
+from polyattn.testing.results import Result, Status
+
+
+def verdict(
+    subject: FunctionSubject | None, roots: Sequence[Root], results: Sequence[Result]
+) -> str:
+    """``correct softmax attention, full; takes no mask; float16 not taken``."""
+    bad = [result for result in results if not result.status.good]
+    if subject is None:
+        return f"not correct; {_why(bad)}; nothing else could be checked"
+    late = [result for result in results if result.reason.endswith("seconds were over")]
+    left = sum(result.status is Status.NOT_RUN for result in late)
+    unfinished = f"; {left} checks were not run" if left else ""
+    if not bad:
+        return f"{_kind(subject)}; {'; '.join(_takes(subject))}{unfinished}"
+    ids = {root.check.id for root in roots}
+    followed = [
+        result
+        for result in bad
+        if result.id not in ids and any(root.explains(result.id) for root in roots)
+    ]
+    parts = ["not correct"]
+    told = [root.told for root in roots]
+    if told:
+        parts.append(f"fix first: {told[0]}")
+        parts += [f"then: {x}" for x in told[1:]]
+    if followed:
+        many = f"{len(followed)} more failures follow" if followed[1:] else "1 more failure follows"
+        parts.append(f"{many} from that")
+    others = {result.name for result in bad if result.id not in ids and result not in followed}
+    if others:
+        parts.append(f"{'besides' if told else 'failed'}: {', '.join(sorted(others))}")
+    return "; ".join(parts) + unfinished
+
+
+def _why(bad: Sequence[Result]) -> str:
+    failures = [result.failure for result in bad]
+    known = [x.cause.name for x in failures if isinstance(x, KnownFailure)]
+    return f"fix first: {known[0]}" if known else bad[0].reason if bad else "it gives no answer"
+
+
+def _kind(subject: FunctionSubject) -> str:
+    calling = subject.calling
+    flow = calling.flow if calling.causal_flag is None else "full, and causal on demand"
+    if not subject.has_definition:
+        return f"attention that breaks no rule, {flow}, compared with no reference"
+    return f"correct softmax attention, {flow}"
+
+
+def _takes(subject: FunctionSubject) -> list[str]:
+    calling, claims = subject.calling, subject.capabilities
+    told = []
+    if not calling.layout.native:
+        told.append(f"reads {calling.layout.name}")
+    if subject.width is not None:
+        told.append(f"for heads of width {subject.width}")
+    if claims.lengths.multiple_of > 1:
+        told.append(f"lengths that are multiples of {claims.lengths.multiple_of}")
+    told.append(f"masks by {calling.mask_arg}" if calling.mask_arg else "takes no mask")
+    if not claims.unequal_lengths:
+        told.append("L = S alone")
+    if claims.grouped_heads == "no":
+        told.append("as many key heads as query heads")
+    wanted = (torch.float16, torch.bfloat16, torch.float64)
+    missing = [str(x).removeprefix("torch.") for x in wanted if x not in subject.dtypes]
+    if missing:
+        told.append(f"{', '.join(missing)} not taken")
+    if not subject.backward:
+        told.append("no gradients")
+    return told

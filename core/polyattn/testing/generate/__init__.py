@@ -1,0 +1,1 @@
+"""Which checks a subject gets, generated from its claims and its examples."""

@@ -1,0 +1,41 @@
+"""The checks of properties that are claimed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polyattn.testing.checks import compiling, properties, symmetry
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Status
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.subjects.variant import VariantSubject
+
+
+def claimed_properties(subject: Subject) -> Iterator[Check]:
+    """Group C: each of them proven where it is claimed, and listed where it is not."""
+    claims = subject.capabilities
+    linear = properties.check_value_linearity
+    if claims.linear_in_values:
+        yield planned(linear, "plain", subject)
+        for part in ("causal", "padding"):
+            if part in claims.masks - claims.requires:
+                yield planned(linear, part, subject, (part,))
+    else:
+        yield withheld(linear, Status.NOT_CLAIMED, "linear_in_values is not claimed")
+    order = symmetry.check_key_order
+    if not claims.key_order_invariant:
+        yield withheld(order, Status.NOT_CLAIMED, "key_order_invariant is not claimed")
+    elif claims.requires or subject.promised_window:
+        yield withheld(order, Status.NOT_CLAIMED, "every call has an order")
+    else:
+        yield planned(order, "", subject)
+    dropout = properties.check_dropout_semantics
+    if claims.dropout and isinstance(subject, VariantSubject):
+        for probability in (0.25, 0.5):
+            yield planned(dropout, f"p{probability:g}", subject, probability)
+    else:
+        yield withheld(dropout, Status.NOT_CLAIMED, "dropout is not claimed")
+    if claims.compiles == "no":
+        yield withheld(compiling.check_compile, Status.NOT_CLAIMED, "compiles is not claimed")
+    else:
+        yield planned(compiling.check_compile, "", subject, extended=True)

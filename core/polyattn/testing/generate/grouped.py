@@ -1,0 +1,52 @@
+"""Further checks of heads in long sequences, and of the parts of masks, that claims ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polyattn.testing.checks.grouped_lengths import (
+    LENGTHS,
+    MANY_AT,
+    check_grouped_heads_at_length,
+    check_many_heads_at_length,
+)
+from polyattn.testing.checks.mask_effects import check_mask_part_counts, claimed_parts
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Status
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.tools.cases import Shape
+
+
+def grouped_length_checks(subject: Subject) -> Iterator[Check]:
+    """Parts of groups D and G."""
+    yield from _many(subject)
+    for part in claimed_parts(subject):
+        yield planned(check_mask_part_counts, part, subject, part, may_refuse=True)
+    if not claimed_parts(subject):
+        reason = "no part of a mask can be left out"
+        yield withheld(check_mask_part_counts, Status.NOT_CLAIMED, reason)
+    check, claims = check_grouped_heads_at_length, subject.capabilities
+    if claims.grouped_heads == "no":
+        yield withheld(check, Status.NOT_CLAIMED, "grouped heads are not claimed")
+        return
+    if not subject.has_definition:
+        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+        return
+    for length in LENGTHS:
+        if subject.fit(Shape(name="", queries=length, keys=length)).keys != length:
+            continue
+        yield planned(check, f"length{length}", subject, length)
+        for part in ("causal", "padding"):
+            if part in claims.masks - claims.requires and not subject.raw_masks:
+                yield planned(check, f"length{length}-{part}", subject, length, (part,))
+
+
+def _many(subject: Subject) -> Iterator[Check]:
+    check, claims = check_many_heads_at_length, subject.capabilities
+    if not subject.has_definition:
+        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+    elif subject.fit(Shape(name="", queries=MANY_AT, keys=MANY_AT)).keys == MANY_AT:
+        yield planned(check, f"length{MANY_AT}", subject, MANY_AT)
+        for part in ("causal", "padding", "segments", "alibi"):
+            if part in claims.masks - claims.requires and not subject.raw_masks:
+                yield planned(check, f"length{MANY_AT}-{part}", subject, MANY_AT, (part,))

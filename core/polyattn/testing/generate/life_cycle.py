@@ -1,0 +1,49 @@
+"""The checks of saving, copying, training and of what runs at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from polyattn.testing.checks import life_cycle, threads
+from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.results import Status
+from polyattn.testing.subjects.sequence import Subject
+from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.tools.cases import SQUARE
+
+
+def life_cycle_checks(subject: Subject) -> Iterator[Check]:
+    """Group K."""
+    instance = subject.at(subject.fit(SQUARE))
+    if instance.module() is not None:
+        yield planned(life_cycle.check_state_dict_roundtrip, "", subject)
+        yield _parameters(subject, instance.has_parameters)
+    if isinstance(subject, VariantSubject):
+        for how in life_cycle.COPIES:
+            yield planned(life_cycle.check_deepcopy_pickle_after_forward, how, subject, how)
+    yield from _inference(subject)
+    yield planned(threads.check_threads, "", subject, reports=True, extended=True)
+
+
+def _parameters(subject: Subject, has_parameters: bool) -> Check:
+    check = life_cycle.check_all_parameters_get_grad
+    if not has_parameters:
+        return withheld(check, Status.NOT_CLAIMED, "it has no parameters")
+    if not subject.backward:
+        return withheld(check, Status.NOT_CLAIMED, "gradients are not claimed")
+    return planned(check, "", subject)
+
+
+def _inference(subject: Subject) -> Iterator[Check]:
+    then_train = life_cycle.check_inference_mode_then_train
+    of_state = life_cycle.check_state_of_inference_mode
+    if not subject.backward:
+        for check in (then_train, of_state):
+            yield withheld(check, Status.NOT_CLAIMED, "gradients are not claimed")
+        return
+    yield planned(then_train, "", subject)
+    if subject.capabilities.state == "none":
+        yield withheld(of_state, Status.NOT_CLAIMED, "no decoding state is claimed")
+        return
+    for tokens in (1, 3):
+        yield planned(of_state, f"{tokens}_tokens", subject, tokens)

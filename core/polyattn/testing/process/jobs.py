@@ -1,0 +1,152 @@
+"""The worker's side of ``worker``: this module, run, plans checks and runs them.
+
+A job is answered by the events ``ready`` (torch is there), ``notes``, ``planned``, then ``begin``
+and ``result`` for each check, and at last ``verdict``; ``wrong`` and ``missing`` end it at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from polyattn.errors import PolyattnError
+from polyattn.measure.jobs import serve
+from polyattn.measure.worker import Event
+from polyattn.testing.process.worker import Job
+from polyattn.testing.results import Result, Status
+
+if TYPE_CHECKING:
+    from polyattn.testing.planned import Check
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What there is to run. follows: the id of the finding that explains a failure, or nothing."""
+
+    checks: Sequence[Check]
+    notes: Sequence[str]
+    follows: Callable[[str, Sequence[Result]], str]
+    verdict: Callable[[Sequence[Result]], str]
+
+
+def _parts(request: Mapping[str, Any]) -> Iterator[Event]:
+    from polyattn.testing.subjects.parts import PARTS_OF_THE_FRAMEWORK
+
+    yield {"event": "names", "names": list(PARTS_OF_THE_FRAMEWORK)}
+
+
+def _check(request: Mapping[str, Any]) -> Iterator[Event]:
+    job = Job(**request["task"])
+    import torch
+
+    # All that takes its time to import, before the clock runs for the code.
+    from polyattn.testing.doors import entrances as entrances
+    from polyattn.testing.tools.devices import is_here
+
+    # The tensors are tiny: on a busy machine, threads spend their time waiting for each other.
+    torch.set_num_threads(1)
+    devices = [name for name in ("cpu", "cuda") if is_here(name)]
+    yield {"event": "ready", "devices": devices}
+    if job.device not in devices:
+        told = f"--device {job.device}: there is none here; this machine has {', '.join(devices)}"
+        yield {"event": "missing", "reason": told}
+        return
+    try:
+        plan = _through_door(job) if job.door is not None else _registered(job)
+    except PolyattnError as error:
+        yield {"event": "wrong", "reason": str(error)}
+        return
+    yield {"event": "notes", "notes": list(plan.notes)}
+    yield {"event": "planned", "ids": [check.id for check in plan.checks]}
+    results = [Result.from_json(row) for row in request["earlier"]]
+    yield from _run(job, plan, results, request["left"])
+    yield {"event": "verdict", "text": plan.verdict(results)}
+
+
+def _run(job: Job, plan: Plan, results: list[Result], left: float | None) -> Iterator[Event]:
+    """Run what has no result yet; ``results`` grows."""
+    from polyattn.testing.planned import not_run
+    from polyattn.testing.runner import run_check
+
+    started = time.monotonic()
+    done = {result.id for result in results}
+    for check in plan.checks:
+        if check.id in done:
+            continue
+        if left is not None and time.monotonic() > started + left:
+            check = not_run(check, f"{job.total:g} seconds were over")
+        limit = job.each_extended if check.extended else job.each
+        yield {"event": "begin", "id": check.id, "limit": limit}
+        result = run_check(check, job.expected.get(check.id), patience=limit)
+        if not result.status.good:
+            result = dataclasses.replace(result, follows=plan.follows(result.id, results))
+        results.append(result)
+        yield {"event": "result", "result": result.as_json()}
+
+
+def _through_door(job: Job) -> Plan:
+    from polyattn.testing.doors.entrances import Flags, listed, open_any
+    from polyattn.testing.doors.function import FunctionSubject
+    from polyattn.testing.runner import prepared
+    from polyattn.testing.tools.devices import Place
+
+    assert job.door is not None
+    flags = Flags(**job.wishes)
+    opened = open_any(job.target, flags, door=job.door, patience=job.opening)
+    if isinstance(opened.subject, FunctionSubject):
+        opened.subject.place = Place(job.device)
+    checks = prepared(listed(opened), {}, extended=job.extended)
+    return Plan(checks, opened.notes, lambda id, _: opened.follows(id), opened.verdict)
+
+
+def _registered(job: Job) -> Plan:
+    from polyattn.testing.planned import planned
+    from polyattn.testing.process.contained import TimeUp, limited
+    from polyattn.testing.runner import checks_of_name, late, prepared
+    from polyattn.testing.tools.devices import Place
+
+    try:
+        with limited(job.opening):
+            found = list(checks_of_name(job.target, Place(job.device)))
+    except TimeUp as error:
+        told = f"while it was built: {error}"
+
+        def check_can_be_built() -> None:
+            raise late("check_can_be_built", told)
+
+        found = [planned(check_can_be_built)]
+    checks = prepared(found, {}, extended=job.extended)
+    return Plan(checks, (), _no_answer, lambda results: "")
+
+
+ANSWERS = ("check_output_shape_dtype_device", "check_fm_shape_grid")
+"""The checks that ask for an answer and no more."""
+
+
+def _no_answer(id: str, results: Sequence[Result]) -> str:
+    """Where no plain call is answered, every other failure follows from that."""
+    plain = [result for result in results if result.name in ANSWERS]
+    if id.partition("[")[0] in ANSWERS or not plain:
+        return ""
+    bad = all(result.status in (Status.FAILED, Status.ERROR) for result in plain)
+    return plain[0].id if bad else ""
+
+
+def main() -> None:
+    """Serve on the standard streams, and leave neither of them to the code that is checked: what
+    it prints goes to standard error, and there is no input to wait for."""
+    answers = os.fdopen(os.dup(1), "w")
+    requests = os.fdopen(os.dup(0))
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # The parent hears Ctrl-C; what is raised here is the code's own.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(requests, answers, {"check": _check, "parts": _parts})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is checked: variants, feature maps, positions, masks, states and networks, wrapped alike."""

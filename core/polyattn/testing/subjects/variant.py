@@ -1,0 +1,292 @@
+"""Registered variants, and classes that are not registered yet, as subjects of the suite."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polyattn.capabilities import Sizes
+from polyattn.contract import FeatureMapAttention, SequenceAttention
+from polyattn.errors import ConfigError, Unsupported
+from polyattn.factory import resolve
+from polyattn.kit import repeat_heads
+from polyattn.operation import Operation
+from polyattn.options import Options
+from polyattn.registry import discover, load_target
+from polyattn.spec import VariantSpec
+from polyattn.state import State
+from polyattn.testing.process.contained import contained
+from polyattn.testing.subjects.feature_maps import FeatureMapSubject
+from polyattn.testing.subjects.sequence import Formula, Instance, Subject, softmax_definition
+from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
+from polyattn.testing.tools.devices import CPU, Place
+from polyattn.testing.tools.loops import elementwise_attention, loop_attention
+
+Factory = Callable[[Options, Sizes | None], SequenceAttention]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Parameters are initialised from the global generator: it is put back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+class VariantSubject(Subject):
+    """A sequence variant under one of its configs. ``factory`` is its class, as a rule."""
+
+    def __init__(self, name: str, factory: Factory, config: Options, place: Place = CPU) -> None:
+        self.name = name
+        self.config = config
+        self.factory = factory
+        self.place = place
+        probe = factory(config, RECTANGULAR.of(value_dim=RECTANGULAR.head_dim).sizes)
+        self.capabilities = probe.claims
+        self.side_inputs = probe.side_inputs
+        self.softmax = self.capabilities.exactness == "exact" and _plain_softmax(probe)
+        if type(probe).refuse_lengths is not SequenceAttention.refuse_lengths:
+            least = self._least_length()
+            lengths = dataclasses.replace(self.capabilities.lengths, at_least=least)
+            self.capabilities = dataclasses.replace(self.capabilities, lengths=lengths)
+        left, right = (getattr(config, side, None) for side in ("left", "right"))
+        if isinstance(left, int) and isinstance(right, int):
+            self.promised_window = (left, right)
+
+    def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> VariantInstance:
+        with seeded(seed):
+            module = self.factory(self.config, sizes)
+        return VariantInstance(self, self.place.settle(module.to(dtype).eval()))
+
+    def _least_length(self) -> int:
+        """The shortest length that it answers: a specialist leaves what is short to others."""
+        for length in range(1, 33):
+            shape = Shape(name="", queries=length, keys=length)
+            try:
+                self.build(shape.sizes, self.dtype).raw(self.draw(shape))
+            except Unsupported:
+                continue
+            return length
+        return 0
+
+    def with_options(
+        self, sizes: Sizes = RECTANGULAR.sizes, **options: object
+    ) -> SequenceAttention:
+        """The variant in training, its config changed in some options."""
+        changed = type(self.config)(**{**dict(self.config), **options})
+        with seeded(0):
+            return self.factory(changed, sizes)
+
+
+def _plain_softmax(probe: SequenceAttention) -> bool:
+    """Whether its definition is the base class's: softmax over what its pattern leaves open."""
+    makers = list(probe.members) if isinstance(probe, Operation) else [probe]
+    plain = SequenceAttention.reference
+    return all(getattr(type(maker), "reference", None) is plain for maker in makers)
+
+
+class VariantInstance(Instance):
+    """A variant built for some sizes."""
+
+    def __init__(self, subject: VariantSubject, module: SequenceAttention) -> None:
+        super().__init__(subject)
+        self._module = module
+        self._place = subject.place
+
+    def module(self) -> nn.Module:
+        return self._module
+
+    def raw(self, sample: Sample) -> object:
+        with contained():
+            return self._module(sample.q, sample.k, sample.v, sample.mask, sample.inputs)
+
+    def widened(self) -> Instance:
+        assert isinstance(self.subject, VariantSubject)
+        return VariantInstance(self.subject, copy.deepcopy(self._module).double())
+
+    @property
+    def _at_home(self) -> SequenceAttention:
+        """The module where definitions are computed, with the same parameters."""
+        return self._module if self._place.here else copy.deepcopy(self._module).to(CPU.name)
+
+    def definition(self, sample: Sample) -> Tensor:
+        if self.subject.softmax:
+            return self._softmax(sample, elementwise_attention)
+        return self.own_reference(sample)
+
+    def loop(self, sample: Sample) -> Tensor:
+        return self._softmax(sample, loop_attention)
+
+    def _softmax(self, sample: Sample, formula: Formula) -> Tensor:
+        scale = getattr(self._module.config, "scale", None)
+        pattern = self.pattern(*sample.lengths)
+        return softmax_definition(sample, scale=scale, pattern=pattern, formula=formula)
+
+    def own_reference(self, sample: Sample) -> Tensor:
+        q, k, v = sample.q, sample.k, sample.v
+        if not (q.shape[0] and q.shape[2] and k.shape[2]):
+            return q.new_zeros(*q.shape[:3], v.shape[3])
+        inputs = sample.inputs
+        if self.subject.capabilities.grouped_heads != "native":
+            heads = q.shape[1]
+            k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+            inputs = {name: repeat_heads(x, heads) for name, x in inputs.items()}
+        return self._at_home.reference(q, k, v, sample.mask, inputs)
+
+    def pattern(self, queries: int, keys: int) -> Tensor | None:
+        return self._at_home.pattern(queries, keys, device=torch.device(CPU.name))
+
+    def new_state(self, batch: int, sizes: Sizes, dtype: torch.dtype) -> State:
+        return self._module.new_state(batch, sizes, dtype=dtype, device=self._place.name)
+
+    def extend(self, sample: Sample, state: State) -> tuple[Tensor, State]:
+        arguments = (sample.q, sample.k, sample.v, state, sample.mask, sample.inputs)
+        out, state = self._place.call(self._module.extend, *arguments)
+        return out, state
+
+    def fallback_of(self, sample: Sample) -> str:
+        module, calls = self._module, list[str]()
+        with ExitStack() as spies:
+            # A call of an operation goes straight to the member that answers it.
+            for maker in module.members if isinstance(module, Operation) else [module]:
+                for method in ("reference", "attend"):
+                    spies.enter_context(_spied(maker, method, calls))
+            self(sample)
+        return _answered_by(calls)
+
+
+def _answered_by(calls: list[str]) -> str:
+    """What is wrong with the methods that ran in one call; empty where nothing is."""
+    if "reference" in calls:
+        return "the call was answered by reference(), which is what it is compared with"
+    if calls.count("attend") != 1:
+        return f"attend() ran {calls.count('attend')} times in one call"
+    return ""
+
+
+@contextmanager
+def _spied(module: nn.Module, method: str, calls: list[str]) -> Iterator[None]:
+    """Note each call of a method of this one module."""
+    original = getattr(module, method)
+
+    def spy(*args: Any) -> Any:
+        calls.append(method)
+        return original(*args)
+
+    module.__dict__[method] = spy
+    try:
+        yield
+    finally:
+        del module.__dict__[method]
+
+
+class FeatureMapVariant(FeatureMapSubject):
+    """A feature-map variant under one of its configs."""
+
+    def __init__(
+        self,
+        name: str,
+        variant: type[FeatureMapAttention],
+        config: Options,
+        place: Place = CPU,
+    ) -> None:
+        self.name = name
+        self.variant = variant
+        self.config = config
+        self.place = place
+        self.capabilities = variant.capabilities_for(config)
+
+    def build(self, channels: int, dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
+        with seeded(seed):
+            module = self.variant(self.config, channels)
+        return self.place.settle(module.to(dtype).eval())
+
+    def definition(self, module: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        assert isinstance(module, FeatureMapAttention)
+        out = self.place.call(module.reference, x, keep)
+        assert isinstance(out, Tensor)
+        return out
+
+    def fallback_of(self, module: nn.Module, x: Tensor) -> str:
+        """What else than ``attend`` answered this call; empty where nothing did."""
+        calls = list[str]()
+        with ExitStack() as spies:
+            for method in ("reference", "attend"):
+                spies.enter_context(_spied(module, method, calls))
+            module(x)
+        return _answered_by(calls)
+
+
+AnySubject = Subject | FeatureMapSubject
+
+
+Maker = Callable[[], AnySubject]
+
+
+def subjects_of(name: str, place: Place = CPU) -> Mapping[str, AnySubject]:
+    """What there is to check behind a registered name, by a label ("" if there is one).
+
+    Raises: UnknownName, NameClash, Unavailable; whatever building it raises.
+    """
+    return {label: make() for label, make in makers_of(name, place).items()}
+
+
+def makers_of(name: str, place: Place = CPU) -> Mapping[str, Maker]:
+    """The same, each to be built by itself: what the code of one raises is not the others' loss.
+
+    Raises: UnknownName, NameClash, Unavailable.
+    """
+    spec = discover().find(name).spec
+    if isinstance(spec, VariantSpec):
+        resolve(name)
+        return makers_of_class(name, load_target(spec.target), place)
+    blueprint = resolve(name)
+
+    def build(config: Options, sizes: Sizes | None) -> SequenceAttention:
+        built = dataclasses.replace(blueprint, config=config).build(sizes)
+        assert isinstance(built, SequenceAttention)
+        return built
+
+    if blueprint.kind == "feature_map":
+        raise ConfigError(f"{name!r} is a preset of a feature map: check the variant it names")
+    return {"": partial(VariantSubject, name, build, blueprint.config, place)}
+
+
+def subjects_of_class(
+    name: str,
+    variant: type[SequenceAttention] | type[FeatureMapAttention],
+    place: Place = CPU,
+) -> Mapping[str, AnySubject]:
+    """One subject for each of the variant's ``examples()``, by a label ("" if there is one)."""
+    return {label: make() for label, make in makers_of_class(name, variant, place).items()}
+
+
+def makers_of_class(
+    name: str, variant: type[SequenceAttention] | type[FeatureMapAttention], place: Place
+) -> Mapping[str, Maker]:
+    """The same, each to be built by itself."""
+    examples = variant.examples()
+    labels = [_label(config) for config in examples] if len(examples) > 1 else [""]
+    made: list[Maker] = []
+    for config in examples:
+        if issubclass(variant, FeatureMapAttention):
+            made.append(partial(FeatureMapVariant, name, variant, config, place))
+        else:
+            made.append(partial(VariantSubject, name, variant, config, place))
+    return dict(zip(labels, made, strict=True))
+
+
+def _label(config: Options) -> str:
+    """The options that differ from the defaults, as ``left=3,right=0``."""
+    fields = type(config).model_fields
+    changed = {
+        key: value for key, value in dict(config).items() if fields[key].get_default() != value
+    }
+    return ",".join(f"{key}={value}" for key, value in changed.items()) or "defaults"
