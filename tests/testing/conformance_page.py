@@ -17,7 +17,7 @@ from polyattn.testing.results import Property
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 ROW = re.compile(r"^\| `(check_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
 REPORT_ROWS = re.compile(r"(?:^\| \[\S+#\d+\]\(.+\n)+", re.MULTILINE)
-ROWS = re.compile(r"(?:^\| `check_.+\n)+", re.MULTILINE)
+ROWS = re.compile(r"(?:^\| `check_\w+` \|.+\n)+", re.MULTILINE)
 
 
 def properties() -> dict[str, Property]:
@@ -48,13 +48,18 @@ def rows() -> str:
     """The table's rows: those on the page keep their places, new ones come last."""
     planted, known = broken(), properties()
     old = [name for name, _, _ in ROW.findall(PAGE.read_text()) if name in known]
-    names = [*old, *(name for name in known if name not in old)]
+    names = dict.fromkeys([*old, *known])
     return "".join(
         f"| `{name}` | {known[name].meaning} | {', '.join(sorted(planted[name]))} |\n"
         for name in names
     )
 
 
+def written(text: str) -> str:
+    """The page's text with the tables as they should be."""
+    text = ROWS.sub(lambda _: rows(), text, count=1)
+    return REPORT_ROWS.sub(lambda _: table(), text, count=1)
+
+
 if __name__ == "__main__":
-    text = ROWS.sub(lambda _: rows(), PAGE.read_text(), count=1)
-    PAGE.write_text(REPORT_ROWS.sub(lambda _: table(), text, count=1))
+    PAGE.write_text(written(PAGE.read_text()))
