@@ -19,8 +19,9 @@ from polyattn.errors import Unsupported
 from polyattn.mask import Mask
 from polyattn.testing import Result, Status, run_checks, subjects_of, subjects_of_class
 from polyattn.testing.checks.autograd import LAYOUTS
+from polyattn.testing.planned import Trait
 from polyattn.testing.results import Mismatch
-from polyattn.testing.runner import ON_THE_CPU_ALONE, checks_of
+from polyattn.testing.runner import checks_of
 from polyattn.testing.tools.devices import CPU, Place
 
 
@@ -205,9 +206,11 @@ def test_one_that_does_not_refuse_is_caught(variant: type) -> None:
 
 
 def test_elsewhere_what_measures_the_cpu_is_not_run() -> None:
-    results = list(checks_of(subjects_of_class("plain", Plain, THERE)))
-    idle = [x for x in results if x.name in ON_THE_CPU_ALONE and not x.extended]
-    assert all(check.withheld is not None for check in idle)
-    known = {check.name for check in checks_of(subjects_of_class("plain", Plain))}
-    known |= {check.name for check in checks_of(subjects_of_class("gate", PlainGate))}
-    assert known >= ON_THE_CPU_ALONE
+    for variant in (Plain, PlainGate):
+        here = list(checks_of(subjects_of_class("it", variant)))
+        bound = {check.id for check in here if Trait.ON_THE_CPU in check.traits}
+        there = {check.id: check for check in checks_of(subjects_of_class("it", variant, THERE))}
+        idle = {id for id, check in there.items() if "carried out on the CPU" in check.reason}
+        run_here = {check.id for check in here if check.withheld is None}
+        assert idle == bound & run_here
+        assert idle

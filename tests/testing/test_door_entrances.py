@@ -110,6 +110,26 @@ def test_what_is_random_is_compared_with_nothing() -> None:
     assert any("its output is random" in x.reason for x in results)
 
 
+COMPARES_NOTHING = {
+    "check_module_output",
+    "check_module_eval_deterministic",
+    "check_module_inputs_not_mutated",
+    "check_module_global_state_untouched",
+    "check_module_parameters_get_grad",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("DropsInEvaluation", set()), ("CountsItsCalls", {"check_module_call_is_stateless"})],
+)
+def test_what_answers_otherwise_each_time_is_asked_what_can_be_told(
+    name: str, more: set[str]
+) -> None:
+    asked = {x.name for x in opened("module", name).checks() if x.withheld is None}
+    assert asked == COMPARES_NOTHING | more
+
+
 def test_an_output_not_transposed_is_told_and_the_rest_goes_on() -> None:
     door = opened("hf", "not_transposed")
     results = run(door)

@@ -18,6 +18,7 @@ import pytest
 from polyattn.cli.check_report import Report
 from polyattn.errors import ConfigError
 from polyattn.measure.worker import WorkerFailed
+from polyattn.testing.process.jobs import _registered
 from polyattn.testing.process.worker import Job, Missing, Suite
 from polyattn.testing.results import (
     ANSWERS_IN_TIME,
@@ -122,6 +123,17 @@ def test_a_hang_in_c_and_a_signal_are_one_failed_check_each_and_the_rest_is_run(
     assert last
     assert {x.status for x in last} == {Status.NOT_RUN}
     assert by_id[heard.ids[0]].status is Status.PASSED
+
+
+def test_where_no_plain_call_is_answered_the_other_failures_follow_from_that() -> None:
+    plan = _registered(Job(target="sdpa"))
+    failed = [Result(id=check.id, status=Status.FAILED) for check in plan.checks]
+    plain = next(x.id for x in failed if x.name == "check_output_shape_dtype_device")
+    other = next(x.id for x in failed if x.name == "check_matches_reference")
+    assert plan.follows(other, failed) == plain
+    assert plan.follows(plain, failed) == ""
+    answered = [dataclasses.replace(failed[0], id=plain, status=Status.PASSED), *failed]
+    assert plan.follows(other, answered) == ""
 
 
 def test_code_that_silences_the_alarm_is_ended_from_outside(suite: Suite, folder: Path) -> None:

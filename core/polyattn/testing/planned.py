@@ -4,8 +4,40 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from enum import StrEnum
+from typing import ParamSpec
 
 from polyattn.testing.results import Status
+
+P = ParamSpec("P")
+
+
+class Trait(StrEnum):
+    """What is true of a check whatever it is asked of; said where the check is defined."""
+
+    ON_THE_CPU = "on the CPU"
+    """It measures the CPU's memory, or reaches the module by ways of its own: run there alone."""
+    PLAIN_CALL = "plain call"
+    """It asks for an answer and no more: where none comes, every other failure follows from it."""
+    COMPARES_NOTHING = "compares nothing"
+    """It can be asked of code that answers otherwise each time, too."""
+    FINDS_MEMORY = "finds memory"
+    """It asks whether a call leaves something behind: worth asking of code that is known to."""
+
+
+def having(*traits: Trait) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Mark a check with its traits, for all that plan it."""
+
+    def decorate(function: Callable[P, None]) -> Callable[P, None]:
+        function.__dict__["traits"] = frozenset(traits)
+        return function
+
+    return decorate
+
+
+def _traits_of(function: Callable[..., None]) -> frozenset[Trait]:
+    found: frozenset[Trait] = function.__dict__.get("traits", frozenset())
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +57,7 @@ class Check:
     """Any exception of the code is an answer: it claims nothing of the kind."""
     reports: bool = False
     """The property is a result, which nobody claims: where it does not hold, that is said."""
+    traits: frozenset[Trait] = frozenset()
 
     @property
     def name(self) -> str:
@@ -51,6 +84,7 @@ def planned(
         may_raise=may_raise,
         extended=extended,
         reports=reports,
+        traits=_traits_of(function),
     )
 
 
@@ -67,4 +101,10 @@ def withheld(function: Callable[..., None], status: Status, reason: str) -> Chec
     def nothing() -> None:
         raise AssertionError(f"{function.__name__} was withheld: {reason}")
 
-    return Check(id=function.__name__, run=nothing, withheld=status, reason=reason)
+    return Check(
+        id=function.__name__,
+        run=nothing,
+        withheld=status,
+        reason=reason,
+        traits=_traits_of(function),
+    )

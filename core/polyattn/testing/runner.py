@@ -15,7 +15,7 @@ from polyattn.testing.asked import described, expected_failures_of, need_class
 from polyattn.testing.checks.contract import check_output_shape_dtype_device
 from polyattn.testing.checks.devices import check_unclaimed_device_is_refused
 from polyattn.testing.generate.variants import iter_checks
-from polyattn.testing.planned import Check, not_run, planned, withheld
+from polyattn.testing.planned import Check, Trait, not_run, planned, withheld
 from polyattn.testing.process.contained import TimeUp, contained, limited, words_of
 from polyattn.testing.process.settings import settings_restored, surroundings_restored
 from polyattn.testing.results import (
@@ -164,23 +164,8 @@ def _unclaimed(subject: AnySubject) -> Iterator[Check]:
     yield withheld(check_output_shape_dtype_device, Status.NOT_CLAIMED, reason)
 
 
-ON_THE_CPU_ALONE = frozenset(
-    {
-        "check_compile",
-        "check_export",
-        "check_fm_compile",
-        "check_fm_export",
-        "check_no_quadratic_memory",
-        "check_no_uninitialised_output",
-        "check_vmap",
-        "check_weights_agree",
-    }
-)
-"""Checks that measure the CPU's memory, or reach the module by ways of their own."""
-
-
 def _elsewhere(check: Check, place: Place) -> Check:
-    if check.name not in ON_THE_CPU_ALONE:
+    if Trait.ON_THE_CPU not in check.traits:
         return check
     return not_run(check, f"it is carried out on the CPU alone, not on {place.name}")
 

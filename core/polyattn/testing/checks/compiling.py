@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import Subject, blaming, run
@@ -62,6 +63,7 @@ def lengths_for(compiles: Literal["no", "fixed", "dynamic"]) -> tuple[int, ...]:
     return (12, 20, 37) if compiles == "dynamic" else (12, 12)
 
 
+@having(Trait.ON_THE_CPU)
 @proves(COMPILES, causes=BREAKS, claim="compiles")
 def check_compile(subject: Subject) -> None:
     claims = subject.capabilities
@@ -93,6 +95,7 @@ def check_compile(subject: Subject) -> None:
         _few(graphs, MOST, f"lengths {[shape.keys for shape in shapes]}")
 
 
+@having(Trait.ON_THE_CPU)
 @proves(COMPILES, causes=BREAKS, claim="compiles")
 def check_fm_compile(subject: FeatureMapSubject) -> None:
     dims = max(subject.capabilities.spatial_dims & {1, 2}, default=3)

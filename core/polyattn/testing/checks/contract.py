@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polyattn.capabilities import Part
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.process.settings import changes_watched, kernel_flags_watched
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import DEVICE, Instance, Subject, blaming
@@ -20,6 +21,7 @@ from polyattn.testing.tools.masks import with_part
 from polyattn.testing.tools.numerics import compare_bits, need_finite, need_tensor
 
 
+@having(Trait.PLAIN_CALL)
 @proves(
     "The output is (B, H, L, Dv), in the dtype and on the device of the inputs, and finite.",
     causes=(

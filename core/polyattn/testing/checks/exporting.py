@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import proves
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import Subject, blaming
@@ -50,6 +51,7 @@ def _keep(shape: Shape, part: Part | None) -> Tensor | None:
     return keep
 
 
+@having(Trait.ON_THE_CPU)
 @proves(
     "Exported, it gives what the eager code gives: at another length where that is claimed, and "
     "with rows that a mask empties.",
@@ -85,6 +87,7 @@ def check_export(subject: Subject, part: Part | None = None) -> None:
         compare("the output", got, want, tolerance=output_tolerance(sample), given=given)
 
 
+@having(Trait.ON_THE_CPU)
 @proves(
     "Exported, a map of another height and width gives what the eager code gives.",
     causes=(

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from polyattn.errors import PolyattnError
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject, against_map_definition
 from polyattn.testing.subjects.sequence import blaming, fixed_gradient
@@ -19,6 +20,7 @@ from polyattn.testing.tools.numerics import (
 )
 
 
+@having(Trait.PLAIN_CALL)
 @proves(
     "Any map keeps its shape, dtype and memory format: one pixel, one row, H unlike W, few "
     "channels.",

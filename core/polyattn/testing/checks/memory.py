@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject, blaming
 from polyattn.testing.tools.cases import SQUARE, Sample, Shape
@@ -28,6 +29,7 @@ MOST = 6.0
 """By how much the peak may grow where the length grows fourfold: linear is 4, quadratic 16."""
 
 
+@having(Trait.ON_THE_CPU)
 @proves(
     "For four times the length its peak of memory, gradients included, grows less than sixfold.",
     causes=(
@@ -160,6 +162,7 @@ def _memory_of_nan() -> Iterator[None]:
             torch.use_deterministic_algorithms(before, warn_only=only_warns)
 
 
+@having(Trait.ON_THE_CPU)
 @proves(
     "No number of the output or of a gradient is left as the memory happened to be.",
     causes=(

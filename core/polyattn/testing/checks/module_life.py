@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.networks import (
     ModuleSubject,
@@ -27,6 +28,7 @@ from polyattn.testing.tools.cases import normal
 from polyattn.testing.tools.numerics import compare, compare_bits, need_finite
 
 
+@having(Trait.COMPARES_NOTHING)
 @proves(
     "After one training step every parameter has a finite gradient.",
     causes=(

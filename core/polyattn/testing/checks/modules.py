@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.process.settings import settings
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.networks import (
@@ -26,6 +27,7 @@ from polyattn.testing.subjects.sequence import blaming, fixed_gradient
 from polyattn.testing.tools.numerics import compare_bits, largest, need_finite
 
 
+@having(Trait.PLAIN_CALL, Trait.COMPARES_NOTHING)
 @proves(
     "The output has a row for each position of each sample, is of the dtype of the module, and is "
     "finite.",
@@ -45,6 +47,7 @@ def check_module_output(subject: Network, batch: int, length: int) -> None:
     need_finite("the output", out, given)
 
 
+@having(Trait.COMPARES_NOTHING)
 @proves(
     "In evaluation two calls give the same bits, and no global random numbers are consumed.",
     causes=(
@@ -66,6 +69,7 @@ def check_module_eval_deterministic(subject: Network) -> None:
         raise Mismatch(Seen(what=what, given=given))
 
 
+@having(Trait.COMPARES_NOTHING)
 @proves(
     "The inputs are the same after a call as before, in forward and backward.",
     causes=("x += residual, x *= scale, masked_fill_ on what was given",),
@@ -117,6 +121,7 @@ def _keep(batch: int, length: int) -> Tensor:
     return keep
 
 
+@having(Trait.FINDS_MEMORY)
 @proves(
     "A call leaves nothing behind: the same call gives the same before and after other calls.",
     causes=(
@@ -145,6 +150,7 @@ def check_module_call_is_stateless(subject: Network) -> None:
         compare_bits(told, running.quiet(x), first, given=given)
 
 
+@having(Trait.COMPARES_NOTHING)
 @proves(
     "A call changes no setting of the process and prints nothing.",
     causes=("a print left over", "torch.set_default_dtype, set_grad_enabled, set_num_threads"),

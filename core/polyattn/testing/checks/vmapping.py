@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from polyattn.mask import Mask
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import proves
 from polyattn.testing.subjects.sequence import Instance, Subject, blaming, fixed_gradient
 from polyattn.testing.tools.cases import SQUARE, Sample
@@ -20,6 +21,7 @@ MAPPED = 3
 Tensors = dict[str, Tensor]
 
 
+@having(Trait.ON_THE_CPU)
 @proves(
     "torch.vmap of a call is the stack of the calls: with a mask shared or mapped, fewer key "
     "heads, and of the gradient.",

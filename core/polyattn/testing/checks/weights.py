@@ -11,6 +11,7 @@ from polyattn.factory import weights
 from polyattn.kit import repeat_heads
 from polyattn.mask import Mask
 from polyattn.testing.checks.causality import seen_by
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject, blaming
 from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
@@ -83,6 +84,7 @@ def emptying(part: Part, shape: Shape) -> Mask:
     return Mask.bias(torch.zeros(keep.shape).masked_fill(~keep, -torch.inf))
 
 
+@having(Trait.ON_THE_CPU)
 @proves(
     "The attention map is the one that makes the output: times the values it gives it, closed "
     "entries are exactly zero, and asking for it changes nothing.",

@@ -20,7 +20,7 @@ from polyattn.testing.doors.causes import DoorFailure
 from polyattn.testing.doors.probe import keywords_of
 from polyattn.testing.doors.roots import failing
 from polyattn.testing.generate.networks import network_checks
-from polyattn.testing.planned import Check
+from polyattn.testing.planned import Check, Trait, not_run
 from polyattn.testing.process.contained import contained, limited, words_of
 from polyattn.testing.process.settings import settings_restored
 from polyattn.testing.results import (
@@ -73,13 +73,11 @@ class NetworkDoor:
         yield from self.findings
         if self.subject is None:
             return
-        found = {check.id.partition("[")[0] for check in self.findings}
+        found = {check.name for check in self.findings}
         for check in map(in_words_of_a_door, network_checks(self.subject, self.module)):
-            name = check.id.partition("[")[0]
-            if self.unsteady and check.withheld is None and not _worth_asking(name, self.unsteady):
-                reason = f"{self.unsteady}: see check_module_eval_deterministic"
-                check = dataclasses.replace(check, withheld=Status.NOT_RUN, reason=reason)
-            if name not in found or name == "check_module_output":
+            if self.unsteady and not _worth_asking(check, self.unsteady):
+                check = not_run(check, f"{self.unsteady}: see check_module_eval_deterministic")
+            if check.name not in found or Trait.PLAIN_CALL in check.traits:
                 yield check
 
     def follows(self, check: str) -> str:
@@ -104,21 +102,11 @@ class NetworkDoor:
         return f"it breaks no rule; {kind}; {mask}{unfinished}"
 
 
-COMPARES_NOTHING = frozenset(
-    {
-        "check_module_output",
-        "check_module_eval_deterministic",
-        "check_module_inputs_not_mutated",
-        "check_module_global_state_untouched",
-        "check_module_parameters_get_grad",
-    }
-)
-
-
-def _worth_asking(check: str, unsteady: Unsteady) -> bool:
+def _worth_asking(check: Check, unsteady: Unsteady) -> bool:
     """Whether a check says something of code that answers otherwise each time."""
     remembers = unsteady == "its output changes from call to call"
-    return check in COMPARES_NOTHING or (remembers and check == "check_module_call_is_stateless")
+    telling = {Trait.COMPARES_NOTHING, *((Trait.FINDS_MEMORY,) if remembers else ())}
+    return not telling.isdisjoint(check.traits)
 
 
 def _reason(results: Sequence[Result]) -> str:

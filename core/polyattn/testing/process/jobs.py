@@ -7,10 +7,11 @@ and ``result`` for each check, and at last ``verdict``; ``wrong`` and ``missing`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polyattn.errors import PolyattnError
@@ -104,7 +105,7 @@ def _through_door(job: Job) -> Plan:
 
 
 def _registered(job: Job) -> Plan:
-    from polyattn.testing.planned import planned
+    from polyattn.testing.planned import Trait, planned
     from polyattn.testing.process.contained import TimeUp, limited
     from polyattn.testing.runner import checks_of_name, late, prepared
     from polyattn.testing.tools.devices import Place
@@ -120,17 +121,14 @@ def _registered(job: Job) -> Plan:
 
         found = [planned(check_can_be_built)]
     checks = prepared(found, {}, extended=job.extended)
-    return Plan(checks, (), _no_answer, lambda results: "")
+    asking = frozenset(check.id for check in checks if Trait.PLAIN_CALL in check.traits)
+    return Plan(checks, (), functools.partial(_no_answer, asking), lambda results: "")
 
 
-ANSWERS = ("check_output_shape_dtype_device", "check_fm_shape_grid")
-"""The checks that ask for an answer and no more."""
-
-
-def _no_answer(id: str, results: Sequence[Result]) -> str:
-    """Where no plain call is answered, every other failure follows from that."""
-    plain = [result for result in results if result.name in ANSWERS]
-    if id.partition("[")[0] in ANSWERS or not plain:
+def _no_answer(asking: Collection[str], id: str, results: Sequence[Result]) -> str:
+    """Where no plain call is answered, every other failure follows. asking: the ids of those."""
+    plain = [result for result in results if result.id in asking]
+    if id in asking or not plain:
         return ""
     bad = all(result.status in (Status.FAILED, Status.ERROR) for result in plain)
     return plain[0].id if bad else ""
