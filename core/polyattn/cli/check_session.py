@@ -35,6 +35,10 @@ class Session:
     patience: float
     reports: list[Report] = dataclasses.field(default_factory=list)
 
+    def run(self, target: str | None) -> int:
+        """Check one name or thing, or all for None. Gives the exit code."""
+        return self.all() if target is None else self.one(target)
+
     def one(self, target: str) -> int:
         """Check one name, or one thing through a door. Gives the exit code."""
         if self.door is None and "/" not in target:

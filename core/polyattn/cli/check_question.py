@@ -1,0 +1,148 @@
+"""What ``polyattn check`` is asked: its options, as typer reads them, and what goes with what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyattn.errors import ConfigError
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        help="A variant, operation, preset or core/rope; with --as: file.py:thing, as it is."
+    ),
+]
+Every = Annotated[bool, typer.Option("--all", help="Check everything registered.")]
+Door = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        metavar="sdpa|hf|module|lm",
+        help="A function of (q, k, v), one of transformers, a module over (B, S, E), or a model "
+        "from ids to logits.",
+    ),
+]
+Causal = Annotated[
+    bool, typer.Option("--causal", help="It is meant to be causal (else: found out).")
+]
+MaskArg = Annotated[
+    str | None,
+    typer.Option("--mask-arg", metavar="NAME", help="The argument that takes a mask."),
+]
+TrueMeans = Annotated[
+    str | None,
+    typer.Option(
+        "--true-means", metavar="attend|mask", help="What True means there (else: found out)."
+    ),
+]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        "--reference", metavar="none", help="none: it is not meant to be softmax attention."
+    ),
+]
+Width = Annotated[
+    int | None,
+    typer.Option("--width", metavar="E", help="The width of a module (else: found out)."),
+]
+Vocab = Annotated[
+    int | None,
+    typer.Option("--vocab", metavar="V", help="The ids of a model (else: found out)."),
+]
+CacheArg = Annotated[
+    str | None,
+    typer.Option("--cache-arg", metavar="NAME", help="The argument that takes a cache."),
+]
+Extended = Annotated[
+    bool, typer.Option("--extended", help="Run what takes seconds, too: compilation.")
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda",
+        help="Where to run it. [default: wherever it can be run]",
+    ),
+]
+Expected = Annotated[
+    Path | None,
+    typer.Option(
+        "--expected", metavar="FILE", help="Expected failures, a YAML file of {id: reason}."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data, not text.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """What was asked for. wishes: what was said of code from elsewhere (``entrances.Flags``), by
+    name; what was not said is None or False."""
+
+    target: str | None
+    every: bool
+    door: str | None
+    wishes: Mapping[str, Any]
+    extended: bool
+    device: str | None
+    expected: Path | None
+
+    @property
+    def wished(self) -> dict[str, Any]:
+        """The wishes that were said."""
+        return {name: x for name, x in self.wishes.items() if x is not None and x is not False}
+
+    def need_sense(self) -> None:
+        """Raises: ConfigError for options that do not go together, or have no such value."""
+        self._need_one_subject()
+        self._need_a_door()
+        for name, known in VALUES.items():
+            value = self.device if name == "device" else self.wishes.get(name)
+            if value is not None and value not in known:
+                told = " or ".join(known)
+                raise ConfigError(f"{option(name)} {value}: expected {told}")
+
+    def _need_one_subject(self) -> None:
+        if self.every == (self.target is not None):
+            raise ConfigError("check: expected one name, file.py:thing with --as sdpa, or --all")
+        given = [*([f"--as {self.door}"] if self.door else []), *map(option, self.wished)]
+        if self.every and given:
+            told = ", ".join(given)
+            raise ConfigError(
+                f"check --all: {told}: expected what is registered alone, or one target"
+            )
+
+    def _need_a_door(self) -> None:
+        """Code from elsewhere comes through a door, and what is said of it belongs to one."""
+        if self.door is not None:
+            return
+        if self.target is not None and ".py" in self.target:
+            from polyattn.testing.doors.load import look_for
+
+            look_for(self.target)
+            raise ConfigError(
+                f"check {self.target}: how is it called? Add --as sdpa for a function of "
+                "(q, k, v), --as hf for one of transformers, --as module for x (B, S, E), --as lm "
+                "for ids"
+            )
+        if self.wished:
+            belong = "belongs" if len(self.wished) == 1 else "belong"
+            told = ", ".join(map(option, self.wished))
+            raise ConfigError(f"check: {told} {belong} to code from elsewhere, with --as")
+
+
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "true_means": ("attend", "mask"),
+    "reference": ("none",),
+    "device": ("cpu", "cuda"),
+}
+"""The options that take one of a few words."""
+
+
+def option(name: str) -> str:
+    """The option of that name: ``mask_arg`` is said by ``--mask-arg``."""
+    return f"--{name.replace('_', '-')}"
