@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from polyattn.testing.checks.module_attention import CAUSAL_CAUSES, hears_nothing_later
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.networks import ModelSubject, Running, agree, described
+from polyattn.testing.subjects.networks import ModelSubject, Running, described
+from polyattn.testing.subjects.steps import agree
 from polyattn.testing.tools.numerics import compare_bits, need_finite
 
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.networks import ModuleSubject, Network, agree, described
+from polyattn.testing.subjects.networks import ModuleSubject, Network, described
 from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.subjects.steps import agree
 from polyattn.testing.tools.numerics import need_finite
 
 CAUSAL_CAUSES = (

@@ -13,17 +13,9 @@ from torch import Tensor, nn
 
 from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.networks import (
-    ModuleSubject,
-    Network,
-    Running,
-    agree,
-    described,
-    parameters_of,
-    same_step,
-    step,
-)
+from polyattn.testing.subjects.networks import ModuleSubject, Network, Running, described
 from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.subjects.steps import agree, parameters_of, same_step, step
 from polyattn.testing.tools.cases import normal
 from polyattn.testing.tools.numerics import compare, compare_bits, need_finite
 

@@ -13,17 +13,10 @@ from torch import Tensor, nn
 from polyattn.testing.planned import Trait, having
 from polyattn.testing.process.settings import settings
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.networks import (
-    Network,
-    Padding,
-    Running,
-    agree,
-    described,
-    picked,
-    same_step,
-    step,
-)
+from polyattn.testing.subjects.networks import Network, Running, described, picked
+from polyattn.testing.subjects.paddings import Padding
 from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.subjects.steps import agree, same_step, step
 from polyattn.testing.tools.numerics import compare_bits, largest, need_finite
 
 

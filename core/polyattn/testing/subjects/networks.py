@@ -10,86 +10,26 @@ from __future__ import annotations
 import copy
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from polyattn.mask import Mask
 from polyattn.testing.results import Mismatch, Seen
-from polyattn.testing.subjects.sequence import blaming, fixed_gradient
+from polyattn.testing.subjects.paddings import Padding
+from polyattn.testing.subjects.sequence import blaming
 from polyattn.testing.subjects.variant import seeded
 from polyattn.testing.tools.cases import normal
-from polyattn.testing.tools.numerics import (
-    compare,
-    largest,
-    need_finite,
-    need_tensor,
-    same_tolerance,
-)
+from polyattn.testing.tools.numerics import need_tensor
 
 if TYPE_CHECKING:
     from polyattn.testing.subjects.caches import Caching
 
 Function = Callable[..., Any]
-PaddingForm = Literal["keys", "one_query", "queries", "heads", "heads_queries", "mask"]
-Meaning = Literal["attend", "masked", "ones", "numbers", "floats"]
 Role = Literal["none", "positions", "zero", "x"]
 """What an argument that must be given is given: None, the positions, 0 or the input itself."""
 OUTPUTS = ("logits", "last_hidden_state", "output", "out", "hidden_states")
-DEEP = 16.0
-"""Rounding errors add up in a network: this many times what one attention is allowed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Padding:
-    """How padding is said: by which argument, in which form, and what its elements mean."""
-
-    name: str
-    form: PaddingForm
-    meaning: Meaning
-
-    def lowered(self, keep: Tensor, dtype: torch.dtype) -> Tensor | Mask:
-        """keep (B, S), True where a position is real, as this argument takes it."""
-        if self.form == "mask":
-            return Mask.padding(keep)
-        batch, length = keep.shape
-        formed = {
-            "keys": lambda: keep,
-            "one_query": lambda: keep[:, None],
-            "queries": lambda: keep[:, None].expand(batch, length, length),
-            "heads": lambda: keep[:, None, None],
-            "heads_queries": lambda: keep[:, None, None].expand(batch, 1, length, length),
-        }[self.form]()
-        formed = formed.clone()
-        if self.meaning == "floats":
-            # Not -inf: the usual convention, under which a row of padding alone is no NaN.
-            return torch.zeros(formed.shape, dtype=dtype).masked_fill(
-                ~formed, torch.finfo(dtype).min
-            )
-        if self.meaning in ("ones", "numbers"):
-            return formed.to(torch.int64 if self.meaning == "ones" else dtype)
-        return formed if self.meaning == "attend" else ~formed
-
-    def __str__(self) -> str:
-        if self.form == "mask":
-            return f"padding goes to {self.name} as a polyattn Mask"
-        shape = {
-            "keys": "(B, S)",
-            "one_query": "(B, 1, S)",
-            "queries": "(B, S, S)",
-            "heads": "(B, 1, 1, S)",
-            "heads_queries": "(B, 1, S, S)",
-        }[self.form]
-        meaning = {
-            "attend": "True is real",
-            "masked": "True is padding",
-            "ones": "1 is real and 0 is padding",
-            "numbers": "1.0 is real and 0.0 is padding",
-            "floats": "0.0 is real and the least number is padding",
-        }[self.meaning]
-        return f"padding goes to {self.name} as {shape}, where {meaning}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -337,60 +277,3 @@ class ModelSubject(Network):
         out = x.clone()
         out[:, where] = ((x + shift) % self.vocab)[:, where]
         return out
-
-
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """An output, and the gradients of x (where it holds floats) and of each parameter, by name."""
-
-    out: Tensor
-    x: Tensor | None
-    parameters: Mapping[str, Tensor]
-
-
-def step(running: Running, x: Tensor, *, weight: Tensor | None = None, **keywords: Any) -> Step:
-    """Forward and backward, as training takes them; a gradient that there is none of is zero."""
-    named = dict[str, nn.Parameter]()
-    if isinstance(running.function, nn.Module):
-        named = dict(parameters_of(running))
-    for parameter in named.values():
-        parameter.grad = None
-    x = x.detach().clone().requires_grad_(x.is_floating_point())
-    out = running(x, **keywords)
-    given = f"{described(x, **keywords)}, backward"
-    with blaming(given):
-        if out.requires_grad:
-            weight = fixed_gradient(out) if weight is None else weight
-            torch.autograd.backward(out, weight.to(out.dtype))
-    grads = {name: _gradient_of(parameter) for name, parameter in named.items()}
-    for parameter in named.values():
-        parameter.grad = None
-    return Step(out.detach(), _gradient_of(x) if x.is_floating_point() else None, grads)
-
-
-def _gradient_of(leaf: Tensor) -> Tensor:
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.clone()
-
-
-def agree(what: str, got: Tensor, want: Tensor, *, given: str, factor: float = DEEP) -> None:
-    """Both are the same, within what a network's rounding makes of two ways to compute."""
-    allowed = same_tolerance(want.dtype, max(1.0, largest(want)), factor=factor)
-    need_finite(what, want, given)
-    compare(what, got, want, tolerance=allowed, given=given)
-
-
-def same_step(got: Step, want: Step, *, given: str) -> None:
-    """The output and each gradient agree."""
-    agree("the output", got.out, want.out, given=given)
-    if got.x is not None and want.x is not None:
-        agree("the gradient of x", got.x, want.x, given=given, factor=4 * DEEP)
-    for name, expected in want.parameters.items():
-        told = f"the gradient of the parameter {name}"
-        agree(told, got.parameters[name], expected, given=given, factor=4 * DEEP)
-
-
-def parameters_of(running: Running) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters that learn."""
-    for name, parameter in running.module.named_parameters():
-        if parameter.requires_grad:
-            yield name, parameter

@@ -11,7 +11,8 @@ import torch
 
 from polyattn.testing.doors.probe import keywords_of
 from polyattn.testing.doors.trying.trial import Trial
-from polyattn.testing.subjects.networks import Meaning, Padding, PaddingForm, Role
+from polyattn.testing.subjects.networks import Role
+from polyattn.testing.subjects.paddings import Meaning, Padding, PaddingForm
 
 PADDING_NAMES = (
     "key_padding_mask",
