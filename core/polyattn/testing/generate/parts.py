@@ -7,7 +7,15 @@ from collections.abc import Iterator
 import torch
 
 from polyattn.testing.asked import need_subject
-from polyattn.testing.checks import distances, embeddings, mask_parts, rotations, state_parts
+from polyattn.testing.checks import (
+    distances,
+    embeddings,
+    mask_algebra,
+    mask_conflicts,
+    mask_values,
+    rotations,
+    state_parts,
+)
 from polyattn.testing.checks.refusals import name_of
 from polyattn.testing.checks.states import MODES
 from polyattn.testing.planned import Check, planned, withheld
@@ -132,33 +140,33 @@ def _counting(subject: Counting) -> Iterator[Check]:
 
 def _of_masks(subject: MaskSubject) -> Iterator[Check]:
     for kind, draw in KINDS.items():
-        for queries, keys in mask_parts.LENGTHS:
+        for queries, keys in mask_algebra.LENGTHS:
             if queries > keys and draw(1, 1, 0).ordered:
                 continue
             for seed in (0, 1):
                 label = f"{kind}-{queries}x{keys}-seed{seed}"
-                check = mask_parts.check_mask_means_what_it_says
+                check = mask_algebra.check_mask_means_what_it_says
                 yield planned(check, label, subject, kind, queries, keys, seed)
-    for first, second in mask_parts.JOINED:
+    for first, second in mask_algebra.JOINED:
         for seed in (0, 1):
             label = f"{first}-{second}-seed{seed}"
-            joins = mask_parts.check_mask_joins_its_kind
+            joins = mask_algebra.check_mask_joins_its_kind
             yield planned(joins, label, subject, first, second, seed)
-    for queries, keys in mask_parts.LENGTHS[1:]:
+    for queries, keys in mask_algebra.LENGTHS[1:]:
         for seed in range(8):
             label = f"{queries}x{keys}-seed{seed}"
             for function in (
-                mask_parts.check_mask_conjunction,
-                mask_parts.check_mask_lowering_never_weakens,
+                mask_algebra.check_mask_conjunction,
+                mask_algebra.check_mask_lowering_never_weakens,
             ):
                 yield planned(function, label, subject, queries, keys, seed)
-    for case in mask_parts.CONFLICTS:
-        yield planned(mask_parts.check_mask_conflicts_raise, case, subject, case)
+    for case in mask_conflicts.CONFLICTS:
+        yield planned(mask_conflicts.check_mask_conflicts_raise, case, subject, case)
     for queries, keys in ((4, 4), (3, 7)):
         label = f"{queries}x{keys}"
-        yield planned(mask_parts.check_mask_broadcasts, label, subject, queries, keys)
+        yield planned(mask_algebra.check_mask_broadcasts, label, subject, queries, keys)
         for kind in ("everything", *KINDS):
-            for whole in (mask_parts.check_mask_is_a_value, mask_parts.check_mask_moves_whole):
+            for whole in (mask_values.check_mask_is_a_value, mask_values.check_mask_moves_whole):
                 yield planned(whole, f"{kind}-{label}", subject, kind, queries, keys)
 
 
