@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +19,11 @@ from polyattn.testing import CheckFailure, parametrize_with_checks, subjects_of_
 from polyattn.testing.parametrize import Case, cases_of
 from polyattn.testing.planned import Check, withheld
 from polyattn.testing.results import Mismatch, Property, Seen, Status
+from polyattn.testing.tools.devices import Place, place_of
+from polyattn.testing.tools.tracebacks import told
 
 PART = "core/alibi"
+ROOT = Path(__file__).parents[2]
 
 
 def case(outcome: type[Exception] | Exception | None, reason: str = "", **rest: object) -> Case:
@@ -150,6 +157,102 @@ def test_expected_failures_come_from_a_file_and_a_healed_one_fails(
     assert run("--polyattn", PART, "--polyattn-expected", "expected.yaml", "-q") == 4
 
 
+def test_a_printed_id_is_run_again_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--polyattn", PART, "--collect-only", "-q") == 0
+    ids = [x for x in capsys.readouterr().out.splitlines() if x.startswith("polyattn/")]
+    assert len(ids) == len(cases_of([PART]))
+    with_parameters = next(id for id in ids if "[" in id)
+    for arguments in (("--polyattn", PART, with_parameters), (with_parameters,)):
+        assert run(*arguments, "-v") == 0
+        out = capsys.readouterr().out
+        assert f"{with_parameters} PASSED" in out
+        assert "1 passed" in out
+    (folder / "test_with_ids.py").write_text("def test_beside(): assert False")
+    assert run(with_parameters, "test_with_ids.py", "-q") == 1
+    assert "1 failed, 1 passed" in capsys.readouterr().out
+    assert run(ids[0], "--polyattn", "core/count", "-q") == 0
+    assert f"{1 + len(cases_of(['core/count']))} passed" in capsys.readouterr().out
+    by_name = with_parameters.partition("[")[0]
+    alike = sum(id.partition("[")[0] == by_name for id in ids)
+    assert alike > 1
+    assert run(by_name, "-q") == 0
+    assert f"{alike} passed" in capsys.readouterr().out
+
+
+def test_an_id_that_takes_seconds_is_run_when_it_is_asked_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = [x.check.id for x in cases_of(["se"], extended=True) if x.check.extended]
+    assert slow
+    assert run(f"polyattn/se::{slow[0]}", "--collect-only", "-q") == 0
+    assert f"polyattn/se::{slow[0]}" in capsys.readouterr().out
+
+
+def test_a_printed_id_is_understood_by_workers_too(folder: Path) -> None:
+    id = f"polyattn/{PART}::{cases_of([PART])[0].check.id}"
+    command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider", id]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+BREAKING = """
+from tests.testing.correct import Plain
+
+import polyattn.testing.pytest_plugin as plugin
+from polyattn.testing import parametrize, subjects_of_class
+
+
+def deep(v):
+    raise ZeroDivisionError("planted")
+
+
+class Raises(Plain):
+    def attend(self, q, k, v, mask, inputs):
+        return deep(v)
+
+
+class Wrong(Plain):
+    def attend(self, q, k, v, mask, inputs):
+        return super().attend(q, k, v, mask, inputs) * 1.01
+
+
+KINDS = {"raises": Raises, "wrong": Wrong}
+cases_of = parametrize.cases_of
+subjects = {name: subjects_of_class(name, kind)[""] for name, kind in KINDS.items()}
+parametrize.cases_of = lambda names, *a, **k: cases_of([subjects[x] for x in names], *a, **k)
+plugin._look_for = lambda name: subjects[name]
+"""
+"""A conftest with two classes of strangers, to be asked for as if they were registered."""
+
+
+@pytest.mark.parametrize("kind", ["raises", "wrong"])
+def test_the_line_at_the_end_of_a_failure_runs_it_again(folder: Path, kind: str) -> None:
+    (folder / "strange.py").write_text(BREAKING)
+    quiet = ["-p", "no:cacheprovider", "-p", "strange", "--rootdir", str(folder)]
+    command = [sys.executable, "-m", "pytest", *quiet]
+
+    def told(*arguments: str) -> str:
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, cwd=folder, env=env
+        )
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stdout
+
+    first = told("--polyattn", kind, "-k", "check_matches_reference", "--maxfail=1")
+    (line,) = re.findall(r"^run it again: pytest (.+)$", first, re.MULTILINE)
+    again = told(*shlex.split(line))
+    assert line in again
+    assert "1 failed" in again
+    assert "passed" not in again
+    for out in (first, again):
+        assert "usual causes:" in out
+        assert ("in deep" in out) == (kind == "raises")
+        for internal in ("runner.py", "results.py", "sequence.py", "parametrize.py", "_pytest"):
+            assert internal not in out, out
+    assert "runner.py" in told("--full-trace", *shlex.split(line))
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -159,6 +262,10 @@ def test_expected_failures_come_from_a_file_and_a_healed_one_fails(
         (("--polyattn", ""), "expected a name, got an empty one"),
         (("--polyattn-extended",), "--polyattn NAME says of what"),
         (("--polyattn", "se", "--polyattn-expected", "none.yaml"), "none.yaml: expected a YAML"),
+        (("polyattn/core/alibi::check_alibi_slope",), "no such check, did you mean 'check_alibi_s"),
+        (("polyattn/core/alibi::check_x",), "no such check; --polyattn core/alibi --collect-only"),
+        (("polyattn/sofmax::check_x",), "did you mean 'softmax'"),
+        (("polyattn/test_gone.py::test_x",), "file or directory not found"),
     ],
 )
 def test_a_wrong_question_is_a_usage_error(
@@ -185,6 +292,46 @@ def test_a_failure_is_shown_alone(folder: Path, capsys: pytest.CaptureFixture[st
     assert "test_conformance[doubles-check_fm_matches_reference[" in out
     assert "usual causes:" in out
     assert "runner.py" not in out
+
+
+def test_by_the_decorator_the_traceback_begins_in_the_code_that_raised(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "test_raising.py").write_text(
+        "from polyattn.testing import parametrize_with_checks, subjects_of_class\n"
+        "from tests.testing.correct import Plain\n"
+        "def deep(v): raise ZeroDivisionError('planted')\n"
+        "class Raises(Plain):\n"
+        "    def attend(self, q, k, v, mask, inputs): return deep(v)\n"
+        "subjects = list(subjects_of_class('raises', Raises).values())\n"
+        "@parametrize_with_checks(subjects)\n"
+        "def test_conformance(check): check()\n"
+    )
+    assert run("test_raising.py", "-q", "-k", "check_matches_reference", "-x") == 1
+    out = capsys.readouterr().out
+    assert "def deep(v): raise ZeroDivisionError('planted')" in out
+    assert "it raised ZeroDivisionError: planted" in out
+    for internal in ("runner.py", "results.py", "sequence.py", "parametrize.py"):
+        assert internal not in out, out
+    id = re.findall(r"^FAILED (\S+)", out, re.MULTILINE)[0]
+    assert run(id, "-q") == 1
+    assert "1 failed" in capsys.readouterr().out
+
+
+def raised(action: Callable[[], object]) -> BaseException:
+    try:
+        action()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_what_the_suite_raised_itself_keeps_its_traceback() -> None:
+    of_the_suite = raised(lambda: place_of("tpu"))
+    assert "devices.py" in told(of_the_suite)
+    through_the_suite = raised(lambda: Place().call(lambda: {}["planted"]))
+    assert "KeyError: 'planted'" in told(through_the_suite)
+    assert "devices.py" not in told(through_the_suite)
 
 
 def test_pytest_alone_imports_no_torch(folder: Path) -> None:

@@ -23,6 +23,7 @@ from polyattn.testing.results import (
 from polyattn.testing.runner import checks_of, checks_of_name, prepared, run_check
 from polyattn.testing.subjects.variant import AnySubject
 from polyattn.testing.tools.devices import is_here, place_of
+from polyattn.testing.tools.tracebacks import without_the_suite
 
 Test = TypeVar("Test", bound=Callable[..., object])
 
@@ -63,9 +64,9 @@ class Case:
         if result.status.good:
             pytest.skip(result.reason)
         if result.failure is not None:
-            raise result.failure.with_traceback(None)
+            raise without_the_suite(result.failure.with_traceback(None))
         assert result.error is not None
-        raise result.error
+        raise without_the_suite(result.error)
 
 
 def cases_of(
