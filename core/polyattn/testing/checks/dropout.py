@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -15,6 +16,8 @@ from polyattn.testing.subjects.sequence import blaming, fixed_gradient, gradient
 from polyattn.testing.subjects.variant import VariantSubject
 from polyattn.testing.tools.cases import SQUARE, TINY, Sample, Shape
 from polyattn.testing.tools.numerics import compare, need_tensor
+
+DRAWS = 500
 
 
 def _training(subject: VariantSubject, shape: Shape, probability: float) -> SequenceAttention:
@@ -99,3 +102,36 @@ def _step(module: SequenceAttention, sample: Sample, given: str, way: Way) -> di
         found = {"output": out.detach()}
         found |= {f"gradient of {name}": x.clone() for name, x in grads.items()}
     return found
+
+
+@proves(
+    "Dropout drops the share that is asked for: outputs scatter about their mean as p / (1 - p) "
+    "says, three times as much for 0.5 as for 0.25.",
+    causes=(
+        "a probability that is not handed on: dropout(weights) drops one half whatever was asked",
+        "the probability of keeping taken for that of dropping",
+        "dropout twice over, or on something else as well",
+    ),
+    claim="dropout",
+)
+def check_dropout_share(subject: VariantSubject, low: float, high: float) -> None:
+    shape = subject.fit(TINY)
+    sample = subject.draw(shape)
+    given = f"{sample.describe()}, dropout {low:g} and {high:g}, {DRAWS} draws each"
+    variances = []
+    for probability in (low, high):
+        module = _training(subject, shape, probability)
+        torch.manual_seed(5)
+        with blaming(given), torch.no_grad():
+            draws = [need_tensor("the output", _call(module, sample), given) for _ in range(DRAWS)]
+        variances.append(float(torch.stack(draws).double().var(0).sum()))
+    # The variance of a sum of independent weights, each dropped by itself.
+    asked = (high / (1 - high)) / (low / (1 - low))
+    found = variances[1] / variances[0] if variances[0] else math.inf
+    # 500 draws tell a variance to a tenth; a probability that is not read gives a ratio of 1.
+    if not asked / 1.6 < found < asked * 1.6:
+        what = (
+            f"the output's variance in training is {found:.3g} times as large for dropout "
+            f"{high:g} as for {low:g}, expected {asked:.3g} times"
+        )
+        raise Mismatch(Seen(what=what, given=given))

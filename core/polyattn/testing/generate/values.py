@@ -144,6 +144,11 @@ def _dropout(subject: VariantSubject) -> Iterator[Check]:
         yield _not_claimed(check, "gradients in float64 are not claimed")
     else:
         yield planned(check, "p0.25", subject, 0.25)
+    share = dropout.check_dropout_share
+    if claimed:
+        yield planned(share, "p0.25-p0.5", subject, 0.25, 0.5)
+    else:
+        yield _not_claimed(share, "dropout is not claimed")
     check = dropout.check_checkpointing
     if not subject.backward:
         yield _not_claimed(check, "gradients are not claimed")

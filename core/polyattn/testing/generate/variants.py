@@ -14,6 +14,7 @@ from polyattn.testing.generate.approximate import approximate_checks
 from polyattn.testing.generate.claims import claimed_properties
 from polyattn.testing.generate.decoding import further_decoding_checks
 from polyattn.testing.generate.derivatives import derivative_checks
+from polyattn.testing.generate.exactness import exactness_checks
 from polyattn.testing.generate.extended import extended_checks
 from polyattn.testing.generate.grouped import grouped_length_checks
 from polyattn.testing.generate.life_cycle import life_cycle_checks
@@ -71,6 +72,7 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         autograd_checks,
         derivative_checks,
         approximate_checks,
+        exactness_checks,
         life_cycle_checks,
         extended_checks,
     ):
