@@ -25,7 +25,7 @@ grows with L times S.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -149,31 +149,13 @@ class Flash(SequenceAttention):
         if call.device in _OPERATORS and not hasattr(torch, _OPERATORS[call.device]):
             way_out = "ask for sdpa, or use a torch this version was tested with"
             yield Refusal("torch", torch.__version__, "versions with the flash operator", way_out)
-        if call.device != "cuda":
-            return
-        closed = sorted((call.parts or frozenset()) - {"causal"})
-        if closed or call.prefix:
-            way_out = "ask for sdpa"
-            yield Refusal("mask", closed or "causal prefix", "causal on cuda", way_out)
-        width = None if call.sizes is None else call.sizes.head_dim
-        if width is not None and (width > _WIDEST or width % 8):
-            # The padding to multiples of 8 is done above this operator.
-            allowed = f"multiples of 8 up to {_WIDEST} on cuda"
-            yield Refusal("head_dim", width, allowed, "ask for sdpa")
+        if call.device == "cuda":
+            yield from _refused_on_cuda(call)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         if not q.stride(3) == k.stride(3) == v.stride(3) == 1:
             q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        if q.is_cuda:
-            return _flash_on_cuda(q, k, v, mask, self._scale)
-        # The name in `torch`, not in `torch.ops`: a third faster to call.
-        kernel = torch._scaled_dot_product_flash_attention_for_cpu
-        if mask.is_full:
-            return kernel(q, k, v, scale=self._scale)[0] if self._scale else kernel(q, k, v)[0]
-        attn_mask, is_causal = _lowered(mask, q, k)
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            attn_mask = _as_bias(attn_mask, q.dtype)
-        return kernel(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=self._scale)[0]
+        return _FLASH[q.device.type](q, k, v, mask, self._scale)
 
 
 _WIDEST = 256
@@ -181,6 +163,29 @@ _OPERATORS = {
     "cpu": "_scaled_dot_product_flash_attention_for_cpu",
     "cuda": "_scaled_dot_product_flash_attention",
 }
+
+
+def _flash_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
+    # The name in `torch`, not in `torch.ops`: a third faster to call.
+    kernel = torch._scaled_dot_product_flash_attention_for_cpu
+    if mask.is_full:
+        return kernel(q, k, v, scale=scale)[0]
+    attn_mask, is_causal = _lowered(mask, q, k)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = _as_bias(attn_mask, q.dtype)
+    return kernel(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
+
+
+def _refused_on_cuda(call: Call) -> Iterator[Refusal]:
+    closed = sorted((call.parts or frozenset()) - {"causal"})
+    if closed or call.prefix:
+        way_out = "ask for sdpa"
+        yield Refusal("mask", closed or "causal prefix", "causal on cuda", way_out)
+    width = None if call.sizes is None else call.sizes.head_dim
+    if width is not None and (width > _WIDEST or width % 8):
+        # The padding to multiples of 8 is done above this operator.
+        allowed = f"multiples of 8 up to {_WIDEST} on cuda"
+        yield Refusal("head_dim", width, allowed, "ask for sdpa")
 
 
 def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None) -> Tensor:
@@ -194,6 +199,9 @@ def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | N
         q, k, v, 0.0, causal, False, scale=scale
     )[0]
     return out[:, :, -queries:]
+
+
+_FLASH = {"cpu": _flash_on_cpu, "cuda": _flash_on_cuda}
 
 
 def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:

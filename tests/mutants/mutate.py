@@ -21,7 +21,7 @@ from tests.mutants.operators import OPERATORS, claims, detached, is_claim, reass
 
 SOURCES = Path(__file__).parents[2] / "plugins" / "polyattn_plugins"
 
-LEFT_ALONE = frozenset({"examples", "_flash_on_cuda"})
+LEFT_ALONE = frozenset({"examples", "_flash_on_cuda", "_refused_on_cuda"})
 """Functions that are no part of what is checked here."""
 TEXTS = frozenset({"Refusal", "Field"})
 """Calls whose arguments speak to people, or are a choice that no check can know."""

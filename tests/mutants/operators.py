@@ -58,6 +58,13 @@ TWINS = (
 NAMES = {a: b for pair in TWINS for a, b in (pair, pair[::-1])}
 MODULES = frozenset({"torch", "math", "nn", "kit", "F", "self", "cls", "ctx", "pydantic", "aten"})
 SYMMETRIC = frozenset({"min", "max", "zip", "add_", "mul"})
+LARGER_STATES: dict[object, tuple[str, ...]] = {
+    "none": ("key_value", "sliding", "recurrent"),
+    "key_value": ("sliding", "recurrent"),
+    "sliding": ("recurrent",),
+    "recurrent": ("sliding",),
+}
+"""By a kind of state, those that promise something it does not: a bound, or another content."""
 CLAIMED = frozenset({"Capabilities", "FeatureMapCapabilities", "Support", "replace"})
 
 
@@ -286,9 +293,9 @@ def _more(name: str | None, value: ast.expr) -> Iterator[ast.expr | None]:
         if not (isinstance(value, ast.Constant) and value.value is True):
             yield None
     elif name == "state" and isinstance(value, ast.Constant):
-        for other in ("key_value", "sliding", "recurrent"):
+        for other in LARGER_STATES.get(value.value, ()):
             yield ast.Constant(other)
-    elif name == "exactness":
+    elif name == "exactness" and not (isinstance(value, ast.Constant) and value.value == "exact"):
         yield ast.Constant("exact")
     elif name == "gate":
         for bounds in ((0.0, 0.6), (0.4, 1.0)):
