@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from polyattn.errors import PolyattnError
@@ -9,6 +11,7 @@ from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.positions import WIDTH, Embedding
 from polyattn.testing.subjects.sequence import blaming
 from polyattn.testing.tools.numerics import compare, compare_bits, largest, need_finite
+from polyattn.testing.tools.raising import must_raise
 
 
 @proves(
@@ -103,17 +106,17 @@ def check_position_limit(subject: Embedding) -> None:
     for positions in (torch.arange(limit + 1), torch.tensor([[0, 1], [2 * limit, 2]])):
         longest = int(positions.max())
         given = f"position {longest}, where {limit} is the limit"
-        try:
-            module(positions)
-        except (PolyattnError, ValueError) as error:
-            if str(limit) in str(error) and str(longest + 1) in str(error):
-                continue
+        error = must_raise(
+            functools.partial(module, positions),
+            PolyattnError,
+            ValueError,
+            asked="a position beyond the limit",
+            expected="a ValueError that says what fits",
+            given=given,
+        )
+        if not (str(limit) in str(error) and str(longest + 1) in str(error)):
             what = f"it names not both of {limit} and {longest + 1}: {error}"
             raise Mismatch(Seen(what=what, given=given)) from error
-        except Exception as error:
-            what = f"it raised {type(error).__name__}, expected a ValueError that says what fits"
-            raise Mismatch(Seen(what=what, given=given)) from error
-        raise Mismatch(Seen(what="a position beyond the limit was answered", given=given))
 
 
 @proves(

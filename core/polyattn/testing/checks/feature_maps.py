@@ -18,6 +18,7 @@ from polyattn.testing.tools.numerics import (
     need_tensor,
     same_tolerance,
 )
+from polyattn.testing.tools.raising import must_raise
 
 
 @having(Trait.PLAIN_CALL)
@@ -207,11 +208,11 @@ def check_fm_unsupported_raises(
     x = normal(*size, seed=6).to(dtype)
     keep = (torch.ones(size[0], *size[2:], dtype=torch.bool),) if masked else ()
     given = f"x {size}, {dtype}{', and keep' if masked else ''}"
-    try:
-        subject.build(size[1], dtype)(x, *keep)
-    except (PolyattnError, ValueError):
-        return
-    except Exception as error:
-        what = f"it raised {type(error).__name__}, expected Unsupported or ShapeError"
-        raise Mismatch(Seen(what=what, given=given)) from error
-    raise Mismatch(Seen(what="a call that is not claimed was answered", given=given))
+    must_raise(
+        lambda: subject.build(size[1], dtype)(x, *keep),
+        PolyattnError,
+        ValueError,
+        asked="a call that is not claimed",
+        expected="Unsupported or ShapeError",
+        given=given,
+    )

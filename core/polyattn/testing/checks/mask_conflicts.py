@@ -9,8 +9,9 @@ from torch import Tensor
 
 from polyattn.errors import MaskError
 from polyattn.mask import Mask
-from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.results import proves
 from polyattn.testing.subjects.mask_meanings import MaskSubject
+from polyattn.testing.tools.raising import must_raise
 
 Conflict = Callable[[type[Mask]], object]
 CONFLICTS: Mapping[str, Conflict] = {
@@ -73,11 +74,9 @@ def _zeros(*size: int) -> Tensor:
     ),
 )
 def check_mask_conflicts_raise(subject: MaskSubject, case: str) -> None:
-    try:
-        made = CONFLICTS[case](subject.masks)
-    except MaskError:
-        return
-    except Exception as error:
-        what = f"it raised {type(error).__name__}, expected MaskError"
-        raise Mismatch(Seen(what=f"{what}: {error}", given=case)) from error
-    raise Mismatch(Seen(what=f"it was answered: {type(made).__name__}", given=case))
+    must_raise(
+        lambda: CONFLICTS[case](subject.masks),
+        MaskError,
+        asked=case.replace("_", " "),
+        expected="MaskError",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.mask_forms import bias_of, joined, keep_of, same_bias, same_keep
 from polyattn.testing.subjects.mask_meanings import BATCH, HEADS, KINDS, MaskSubject
 from polyattn.testing.subjects.sequence import blaming
+from polyattn.testing.tools.raising import must_raise
 
 EVERYTHING = ("causal", "window", "padding", "pairs", "dense", "flat", "where", "bias", "alibi")
 """Kinds that between them fill every field but the lengths of documents."""
@@ -63,11 +65,13 @@ def check_mask_is_a_value(subject: MaskSubject, kind: str, queries: int, keys: i
             raise Mismatch(Seen(what=f"the field {name} is another one afterwards", given=given))
     same_keep("asked again, it", keep_of(mask, queries, keys, given), keep, given)
     for name in fields:
-        try:
-            setattr(mask, name, None)
-        except AttributeError:
-            continue
-        raise Mismatch(Seen(what=f"the field {name} can be set", given=given))
+        must_raise(
+            functools.partial(setattr, mask, name, None),
+            AttributeError,
+            asked=f"setting the field {name}",
+            expected="AttributeError",
+            given=given,
+        )
 
 
 @proves(

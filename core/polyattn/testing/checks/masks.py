@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import torch
@@ -16,6 +17,7 @@ from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample, Shape, nor
 from polyattn.testing.tools.compare import against_definition, output_tolerance
 from polyattn.testing.tools.masks import combine, random_keep
 from polyattn.testing.tools.numerics import compare
+from polyattn.testing.tools.raising import must_raise
 
 
 @proves(
@@ -95,15 +97,14 @@ def check_mask_polarity_and_dtype(subject: Subject, case: str) -> None:
 def _raw_tensors_raise(subject: Subject, base: Sample, keep: Tensor) -> None:
     instance = subject.at(subject.fit(RECTANGULAR))
     for raw in (keep, keep.to(base.dtype), keep.to(torch.uint8), keep[:, 0, 0]):
-        try:
-            instance.raw(base.masked(raw))  # type: ignore[arg-type]
-        except MaskError:
-            continue
-        except Exception as error:
-            what = f"a tensor for a mask raised {type(error).__name__}, expected MaskError"
-            raise Mismatch(Seen(what=what, given=base.describe())) from error
-        what = f"a {raw.dtype} tensor was taken for a mask, expected MaskError"
-        raise Mismatch(Seen(what=what, given=base.describe()))
+        sample = base.masked(raw)  # type: ignore[arg-type]
+        must_raise(
+            functools.partial(instance.raw, sample),
+            MaskError,
+            asked=f"a {raw.dtype} tensor in place of a mask",
+            expected="MaskError",
+            given=base.describe(),
+        )
 
 
 def _closed_keys_are_unseen(subject: Subject, base: Sample, keep: Tensor) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
-from polyattn.errors import PolyattnError
 from polyattn.state import State
 from polyattn.testing.checks.states import MODES
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import blaming
 from polyattn.testing.subjects.states import WIDTH, StateSubject, tokens
 from polyattn.testing.tools.numerics import compare
+from polyattn.testing.tools.raising import need_value_error
 
 BATCH = 3
 CHUNKS = (3, 1, 4, 1, 1)
@@ -228,7 +229,7 @@ def check_state_refuses_tokens(subject: StateSubject, case: str) -> None:
         with blaming(given):
             state = _grown(subject, CHUNKS)
         new = tokens(batch, 1, seed=3, width=width).to(dtype)
-        _raises(lambda: subject.grow(state, new), given, "tokens that do not fit")
+        need_value_error(lambda: subject.grow(state, new), "tokens that do not fit", given)
 
 
 WRONG: dict[str, object] = {
@@ -258,16 +259,5 @@ def check_state_refuses_index(subject: StateSubject, case: str, chunks: tuple[in
         with blaming(given):
             state = _grown(subject, chunks) if chunks else subject.start(BATCH)
         wrong = WRONG[case]
-        _raises(lambda: state.reorder(wrong), given, "such an index")  # type: ignore[arg-type]
-
-
-def _raises(call: object, given: str, what: str) -> None:
-    assert callable(call)
-    try:
-        call()
-    except (PolyattnError, ValueError):
-        return
-    except Exception as error:
-        told = f"it raised {type(error).__name__}, expected a ValueError that says what fits"
-        raise Mismatch(Seen(what=told, given=given)) from error
-    raise Mismatch(Seen(what=f"{what}: it was answered", given=given))
+        reorder = functools.partial(state.reorder, wrong)  # type: ignore[arg-type]
+        need_value_error(reorder, "such an index", given)
