@@ -83,8 +83,8 @@ class Layout:
     def whole(self) -> range:
         """Starts of the chunks that are full and read nothing outside the sequence."""
         offset = self.keys - self.queries
-        low = _up(max(self._lead - offset, 0), self.size) if self._lead > offset else 0
-        high = min(self.queries, self.keys - self.right - offset) - self.size
+        low = _up(self._lead - offset, self.size) if self._lead > offset else 0
+        high = self.queries - self.right - self.size
         return range(low, high + 1, self.size)
 
     def triangles(self, chunk: Chunk) -> tuple[slice, slice]:

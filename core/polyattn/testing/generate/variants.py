@@ -34,6 +34,8 @@ from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import AnySubject, VariantSubject
 from polyattn.testing.tools.cases import (
+    LONG_MEMORY,
+    LONG_MEMORY_EVEN,
     LONG_ODD,
     RECTANGULAR,
     SINGLE,
@@ -145,8 +147,9 @@ def contract_checks(subject: Subject) -> Iterator[Check]:
 
 def value_checks(subject: Subject) -> Iterator[Check]:
     if subject.has_definition:
-        for name, shape in shapes(subject, RECTANGULAR, SQUARE, LONG_ODD).items():
-            for seed in (0, 1) if name != "long_odd" else (0,):
+        long = (LONG_ODD, LONG_MEMORY, LONG_MEMORY_EVEN)
+        for name, shape in shapes(subject, RECTANGULAR, SQUARE, *long).items():
+            for seed in (0,) if name.startswith("long") else (0, 1):
                 label = f"{name}-seed{seed}"
                 yield planned(values.check_matches_reference, label, subject, shape, (), seed)
             for part in single_parts(subject):
