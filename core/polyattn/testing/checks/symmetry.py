@@ -10,8 +10,8 @@ from torch import Tensor
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
 from polyattn.testing.results import proves
-from polyattn.testing.subjects.sequence import Subject
-from polyattn.testing.tools.cases import RECTANGULAR, SQUARE
+from polyattn.testing.subjects.sequence import Instance, Subject
+from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample
 from polyattn.testing.tools.compare import output_tolerance
 from polyattn.testing.tools.masks import with_part
 from polyattn.testing.tools.numerics import compare
@@ -44,6 +44,15 @@ def shuffled(length: int, seed: int) -> Tensor:
     return torch.randperm(length, generator=torch.Generator().manual_seed(seed))
 
 
+def _drawn(subject: Subject, part: Part | None) -> tuple[Sample, Instance]:
+    """A sample, under a mask of this part, and the subject built for it."""
+    shape = subject.fit(SQUARE if part is None else RECTANGULAR)
+    sample = subject.draw(shape)
+    if part is not None:
+        sample = sample.masked(with_part(subject.capabilities, part, shape))
+    return sample, subject.at(shape)
+
+
 @proves(
     "The order of the keys does not matter, if their values and the columns of the mask go with "
     "them.",
@@ -55,11 +64,8 @@ def shuffled(length: int, seed: int) -> Tensor:
     claim="key_order_invariant",
 )
 def check_key_order(subject: Subject, part: Part | None = None) -> None:
-    shape = subject.fit(SQUARE if part is None else RECTANGULAR)
-    sample, instance = subject.draw(shape), subject.at(shape)
-    if part is not None:
-        sample = sample.masked(with_part(subject.capabilities, part, shape))
-    order = shuffled(shape.keys, 3)
+    sample, instance = _drawn(subject, part)
+    order = shuffled(sample.k.shape[2], 3)
     compare(
         "the output for keys in another order",
         instance(sample.keys(order).masked(moved(sample.mask, keys=order))),
@@ -79,11 +85,8 @@ def check_key_order(subject: Subject, part: Part | None = None) -> None:
     claim="key_order_invariant",
 )
 def check_query_order(subject: Subject, part: Part | None = None) -> None:
-    shape = subject.fit(SQUARE if part is None else RECTANGULAR)
-    sample, instance = subject.draw(shape), subject.at(shape)
-    if part is not None:
-        sample = sample.masked(with_part(subject.capabilities, part, shape))
-    order = shuffled(shape.queries, 5)
+    sample, instance = _drawn(subject, part)
+    order = shuffled(sample.q.shape[2], 5)
     turned = sample.having(q=sample.q[:, :, order]).masked(moved(sample.mask, queries=order))
     compare(
         "the output for queries in another order, against the outputs in that order",
