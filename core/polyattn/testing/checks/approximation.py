@@ -10,8 +10,8 @@ from torch import Tensor
 from polyattn.contract import SequenceAttention
 from polyattn.testing.checks.life_cycle import module_of
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.sequence import Outcome, blaming, run, softmax_definition
-from polyattn.testing.subjects.variant import VariantSubject, seeded
+from polyattn.testing.subjects.sequence import Outcome, blaming, run
+from polyattn.testing.subjects.variant import VariantSubject, configured_softmax, seeded
 from polyattn.testing.tools.cases import SQUARE, Sample, Shape
 from polyattn.testing.tools.numerics import compare, largest, value_tolerance
 
@@ -22,12 +22,6 @@ SEEDS = 8
 HALF = 0.5
 SMALL = 0.5
 """Spread of the inputs at which approximations by random features are of any use."""
-
-
-def softmax_of(module: SequenceAttention, sample: Sample) -> Tensor:
-    """What the approximation is one of: softmax with its scale, over what the mask leaves open."""
-    scale = getattr(module.config, "scale", None)
-    return softmax_definition(sample, scale=scale, pattern=None)
 
 
 def called(module: SequenceAttention, sample: Sample) -> Tensor:
@@ -79,7 +73,7 @@ def _error(subject: VariantSubject, shape: Shape, name: str, count: int) -> floa
         with blaming(given), seeded(seed), torch.no_grad():
             module = subject.factory(config, shape.sizes).to(sample.dtype).eval()
             got = called(module, sample)
-        want = softmax_of(module, sample)
+        want = configured_softmax(config, sample)
         errors.append(float((got - want).norm() / want.norm()))
     return statistics.median(errors)
 
@@ -107,11 +101,12 @@ def check_exact_at_limit(subject: VariantSubject, shape: Shape) -> None:
     module = module.to(sample.dtype).eval()
     given = f"{sample.describe()}, at its limit for {shape.keys} keys"
     if not subject.backward:
-        got, want = Outcome(called(module, sample), {}), Outcome(softmax_of(module, sample), {})
+        got = Outcome(called(module, sample), {})
+        want = Outcome(configured_softmax(module.config, sample), {})
     else:
         with blaming(given):
             got = run(lambda asked: called(module, asked), sample, None, given)
-        want = run(lambda asked: softmax_of(module, asked), sample, None, given)
+        want = run(lambda asked: configured_softmax(module.config, asked), sample, None, given)
     left = residual * largest(sample.v)
     allowed = value_tolerance(want.out, want.out, sample.dtype) + left
     compare("the output", got.out, want.out, tolerance=allowed, given=given)

@@ -12,8 +12,8 @@ from polyattn.errors import ConfigError, PolyattnError, Unsupported
 from polyattn.mask import Mask
 from polyattn.testing.checks.causality import row_gradients, seen_by
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.sequence import Subject, blaming, softmax_definition
-from polyattn.testing.subjects.variant import VariantSubject
+from polyattn.testing.subjects.sequence import Subject, blaming
+from polyattn.testing.subjects.variant import VariantSubject, configured_softmax
 from polyattn.testing.tools.cases import Sample, Shape, shape_of
 from polyattn.testing.tools.compare import output_tolerance
 from polyattn.testing.tools.masks import slopes
@@ -57,8 +57,7 @@ def check_window_full_equals_dense(subject: Subject, by: str, causal: bool = Fal
         )
         return
     assert isinstance(subject, VariantSubject)
-    scale = getattr(subject.config, "scale", None)
-    want = softmax_definition(seen, scale=scale, pattern=None)
+    want = configured_softmax(subject.config, seen)
     for more in (0, 1, 300):
         sides = wide[0] + more, wide[1] + (more if wide[1] else 0)
         given = f"{sample.describe()}, built with left={sides[0]}, right={sides[1]}"

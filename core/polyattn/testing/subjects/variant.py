@@ -92,6 +92,18 @@ def _plain_softmax(probe: SequenceAttention) -> bool:
     return all(getattr(type(maker), "reference", None) is plain for maker in makers)
 
 
+def configured_softmax(
+    config: object,
+    sample: Sample,
+    *,
+    pattern: Tensor | None = None,
+    formula: Formula = elementwise_attention,
+) -> Tensor:
+    """Softmax with the scale that these options name, over what pattern and mask leave open."""
+    scale = getattr(config, "scale", None)
+    return softmax_definition(sample, scale=scale, pattern=pattern, formula=formula)
+
+
 class VariantInstance(Instance):
     """A variant built for some sizes."""
 
@@ -125,9 +137,8 @@ class VariantInstance(Instance):
         return self._softmax(sample, loop_attention)
 
     def _softmax(self, sample: Sample, formula: Formula) -> Tensor:
-        scale = getattr(self._module.config, "scale", None)
         pattern = self.pattern(*sample.lengths)
-        return softmax_definition(sample, scale=scale, pattern=pattern, formula=formula)
+        return configured_softmax(self._module.config, sample, pattern=pattern, formula=formula)
 
     def own_reference(self, sample: Sample) -> Tensor:
         q, k, v = sample.q, sample.k, sample.v
