@@ -12,7 +12,6 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from polyattn.errors import ConfigError, Unavailable
@@ -123,12 +122,7 @@ class Suite:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *ended_by: object) -> None:
         self.close()
 
     def _follow(self, course: _Course) -> None:
