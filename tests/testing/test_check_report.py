@@ -72,6 +72,20 @@ def test_the_first_failure_is_told_at_once(capsys: pytest.CaptureFixture[str]) -
         assert words in out
 
 
+def test_a_failure_ends_with_the_command_that_runs_it_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Report("it", again=lambda id: f"polyattn check it --only {id}")
+    report.hear(failed("check_a"))
+    report.hear(failed("check_b"))
+    report.conclude("")
+    lines = capsys.readouterr().out.splitlines()
+    for id in ("check_a", "check_b"):
+        at = lines.index(f"FAILED {id}")
+        told = lines[at + 1 : lines.index("", at)]
+        assert told[-1] == f"  run it again: polyattn check it --only {id}"
+
+
 def test_any_text_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     Report("it").say("a lone \udc80 surrogate")
     assert "\\udc80" in capsys.readouterr().out

@@ -28,6 +28,7 @@ def check(
     width: asks.Width = None,
     vocab: asks.Vocab = None,
     cache_arg: asks.CacheArg = None,
+    only: asks.Only = None,
     extended: asks.Extended = False,
     device: asks.Device = None,
     expected: asks.Expected = None,
@@ -53,6 +54,7 @@ def check(
         every=every,
         door=door,
         wishes=wishes,
+        only=tuple(only or ()),
         extended=extended,
         device=device,
         expected=expected,
@@ -76,10 +78,7 @@ def _answered(question: Question, as_json: bool) -> int:
 
 def _session(question: Question, as_json: bool) -> Session:
     return Session(
-        door=question.door,
-        wishes=question.wished,
-        extended=question.extended,
-        device=question.device,
+        question=question,
         expected={} if question.expected is None else read_expected(question.expected),
         as_json=as_json,
         patience=PATIENCE,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from polyattn.errors import ConfigError
+from polyattn.registry import NO_PLUGINS
 
 Target = Annotated[
     str | None,
@@ -58,6 +62,14 @@ CacheArg = Annotated[
     str | None,
     typer.Option("--cache-arg", metavar="NAME", help="The argument that takes a cache."),
 ]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="TEXT",
+        help="Run these checks alone: an id, a name, or a part of ids. Repeat it for more.",
+    ),
+]
 Extended = Annotated[
     bool, typer.Option("--extended", help="Run what takes seconds, too: compilation.")
 ]
@@ -87,6 +99,8 @@ class Question:
     every: bool
     door: str | None
     wishes: Mapping[str, Any]
+    only: tuple[str, ...]
+    """Ids of checks, or parts of them; none: all are run."""
     extended: bool
     device: str | None
     expected: Path | None
@@ -95,6 +109,15 @@ class Question:
     def wished(self) -> dict[str, Any]:
         """The wishes that were said."""
         return {name: x for name, x in self.wishes.items() if x is not None and x is not False}
+
+    def again(self, target: str, device: str, id: str) -> str:
+        """The command that runs one check of it again, alone."""
+        words = [*program(), "check", target, *(["--as", self.door] if self.door else [])]
+        for name, value in self.wished.items():
+            words += [option(name), *([] if value is True else [str(value)])]
+        words += ["--device", device] if self.device or device != "cpu" else []
+        words += ["--expected", str(self.expected)] if self.expected else []
+        return shlex.join([*words, "--only", id])
 
     def need_sense(self) -> None:
         """Raises: ConfigError for options that do not go together, or have no such value."""
@@ -110,11 +133,14 @@ class Question:
         if self.every == (self.target is not None):
             raise ConfigError("check: expected one name, file.py:thing with --as sdpa, or --all")
         given = [*([f"--as {self.door}"] if self.door else []), *map(option, self.wished)]
+        given += ["--only"] if self.only else []
         if self.every and given:
             told = ", ".join(given)
             raise ConfigError(
                 f"check --all: {told}: expected what is registered alone, or one target"
             )
+        if not all(text.strip() for text in self.only):
+            raise ConfigError("--only: expected the id of a check or a part of it, got nothing")
 
     def _need_a_door(self) -> None:
         """Code from elsewhere comes through a door, and what is said of it belongs to one."""
@@ -141,6 +167,13 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "device": ("cpu", "cuda"),
 }
 """The options that take one of a few words."""
+
+
+def program() -> list[str]:
+    """How this program was called, to be called so again."""
+    as_module = Path(sys.argv[0]).name == "__main__.py"
+    words = ["python", "-m", "polyattn"] if as_module else ["polyattn"]
+    return [*words, *(["--no-plugins"] if os.environ.get(NO_PLUGINS) else [])]
 
 
 def option(name: str) -> str:

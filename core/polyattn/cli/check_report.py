@@ -18,7 +18,8 @@ class Report:
 
     silent: nothing is printed. brief: only failures and one line at the end, as one among many.
     expected: expected failures, each of which must be the id of a check. listen: told how far it
-    is, as the number of checks done and of all.
+    is, as the number of checks done and of all. again: the command that runs the check of an id
+    again, or nothing.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Report:
     brief: bool = False
     expected: Mapping[str, str] = dataclasses.field(default_factory=dict)
     listen: Callable[[int, int], None] = lambda done, of: None
+    again: Callable[[str], str] = lambda id: ""
     results: list[Result] = dataclasses.field(default_factory=list)
     notes: tuple[str, ...] = ()
     problem: str = ""
@@ -112,7 +114,10 @@ class Report:
     def _explain(self, result: Result) -> None:
         self.say(f"\n{result.status.upper()} {result.id}")
         told = str(result.failure).partition(": ")[2] if result.failure else result.reason
-        self.say("\n".join(f"  {line}" for line in told.splitlines()) + "\n")
+        lines = told.splitlines()
+        command = self.again(result.id)
+        lines += [f"run it again: {command}"] if command else []
+        self.say("\n".join(f"  {line}" for line in lines) + "\n")
 
     def _close(self) -> None:
         self._closed, self.seconds = True, time.monotonic() - self._started

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from polyattn.cli.check_only import command
+from polyattn.cli.check_question import Question
 from polyattn.cli.check_report import Report, printable
 from polyattn.cli.main import INTERRUPTED
 from polyattn.errors import PolyattnError
@@ -26,10 +29,7 @@ OTHER = "cuda"
 class Session:
     """What was asked for, and how far it is. patience: seconds that code from elsewhere has."""
 
-    door: str | None
-    wishes: Mapping[str, Any]
-    extended: bool
-    device: str | None
+    question: Question
     expected: Mapping[str, str]
     as_json: bool
     patience: float
@@ -41,9 +41,9 @@ class Session:
 
     def one(self, target: str) -> int:
         """Check one name, or one thing through a door. Gives the exit code."""
-        if self.door is None and "/" not in target:
+        if self.question.door is None and "/" not in target:
             discover().find(target)
-        with self._ending(), Suite() as suite:
+        with self._ending(), Suite(command(self.question.only)) as suite:
             for report, job in self._jobs(suite, target, brief=False):
                 report.begin()
                 suite.run(job, report)
@@ -69,33 +69,38 @@ class Session:
     def _jobs(self, suite: Suite, target: str, *, brief: bool) -> Iterator[tuple[Report, Job]]:
         """What to do for one name: on the device that was asked for, or on each that there is."""
         expected = expected_of(target, self.expected) if brief else dict(self.expected)
-        for device in (self.device or "cpu", OTHER):
+        for device in (self.question.device or "cpu", OTHER):
             first = not self.reports or self.reports[-1].name != target
-            if not first and (self.device or self.door or device not in suite.devices):
-                return
-            if not first and target.startswith("core/"):
+            if not first and (self._one_device(target) or device not in suite.devices):
                 return
             report = Report(target, device, silent=self.as_json, brief=brief)
+            report.again = functools.partial(self.question.again, target, device)
             report.expected = {} if brief else expected
             self.reports.append(report)
             yield report, self._job(target, device, expected)
 
     def _job(self, target: str, device: str, expected: Mapping[str, str]) -> Job:
         limits: dict[str, Any] = {}
-        if self.door is not None:
+        if self.question.door is not None:
             limits = {"opening": self.patience, "each": self.patience, "total": self.patience}
         return Job(
             target=target,
-            door=self.door,
-            wishes=self.wishes,
-            extended=self.extended,
+            door=self.question.door,
+            wishes=self.question.wished,
+            # What is asked for by name is not too slow.
+            extended=self.question.extended or bool(self.question.only),
             device=device,
             expected=expected,
             **limits,
         )
 
+    def _one_device(self, target: str) -> bool:
+        """Whether one device is meant, and no other is tried where there is one."""
+        asked = self.question
+        return bool(asked.device or asked.door or asked.only) or target.startswith("core/")
+
     def _say_what_is_missing(self, suite: Suite, what: str) -> None:
-        if not (self.device or self.door or OTHER in suite.devices or what.startswith("core/")):
+        if not (self._one_device(what) or OTHER in suite.devices):
             self.reports[-1].say(
                 f"{OTHER}: there is none here; {what} was checked on the CPU alone"
             )
