@@ -11,7 +11,7 @@ from tests.testing.correct_kinds import Featured
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from polyattn import Inputs, Mask
+from polyattn import Inputs, Lengths, Mask
 
 
 class KernelCalledExact(Featured):
@@ -78,7 +78,24 @@ class DropsWhatItShouldKeep(Plain):
         return dropout(weights, 1 - self.dropout_p) if self.dropout_p else weights
 
 
+class ReadsSizesThatAreNotThere(Plain):
+    def build(self) -> None:
+        self.width: Any = self.sizes.head_dim  # type: ignore[union-attr]
+
+
+class TableWithoutALength(Plain):
+    """Sizes are asked for, and that they may have no longest length is forgotten."""
+
+    capabilities = dataclasses.replace(SOFTMAX, lengths=Lengths(up_to="max_length"), state="none")
+
+    def build(self) -> None:
+        longest = self.require_sizes().max_length
+        self.register_buffer("table", torch.zeros(longest))  # type: ignore[arg-type]
+
+
 CAUGHT = (
+    (ReadsSizesThatAreNotThere, "check_missing_sizes"),
+    (TableWithoutALength, "check_missing_sizes"),
     (CausalWithoutOrder, "check_key_order"),
     (DropsHalfWhateverIsAsked, "check_dropout_share"),
     (DropsWhatItShouldKeep, "check_dropout_share"),
@@ -88,4 +105,4 @@ CAUGHT = (
     (BufferOfTheLongest, "check_any_length"),
 )
 
-RAISES = (AddsByATable, BufferOfTheLongest)
+RAISES = (AddsByATable, BufferOfTheLongest, ReadsSizesThatAreNotThere, TableWithoutALength)

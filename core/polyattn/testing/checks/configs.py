@@ -7,7 +7,9 @@ import json
 
 from polyattn.capabilities import Sizes
 from polyattn.contract import SequenceAttention
+from polyattn.errors import ConfigError
 from polyattn.options import Options, as_data, parse
+from polyattn.testing.process.contained import contained
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import blaming
 from polyattn.testing.subjects.variant import VariantSubject, seeded
@@ -78,3 +80,27 @@ def _shown(module: SequenceAttention, given: str) -> None:
     hidden = [name for name, value in config if f"{name}={value!r}" not in text]
     if hidden:
         raise Mismatch(Seen(what=f"repr does not show {hidden}: {text}", given=given))
+
+
+@proves(
+    "Built without sizes, or without a longest length, it is either built or raises ConfigError, "
+    "which says what is missing.",
+    causes=(
+        "self.sizes read where self.require_sizes() would ask for them",
+        "a table of max_length rows, made without a look whether there is a max_length",
+    ),
+)
+def check_missing_sizes(subject: VariantSubject) -> None:
+    sizes = subject.fit(SQUARE).sizes
+    for given, fewer in (
+        ("no sizes", None),
+        ("sizes without max_length", dataclasses.replace(sizes, max_length=None)),
+    ):
+        try:
+            with contained():
+                subject.factory(subject.config, fewer)
+        except ConfigError:
+            continue
+        except Exception as error:
+            what = f"built with {given} it raised {type(error).__name__}, expected ConfigError"
+            raise Mismatch(Seen(what=f"{what}: {error}", given=given)) from error

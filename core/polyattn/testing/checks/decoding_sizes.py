@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.contract import SequenceAttention
-from polyattn.errors import ConfigError, PolyattnError
+from polyattn.errors import PolyattnError
 from polyattn.mask import Mask
 from polyattn.state import State
 from polyattn.testing.checks.causality import causal_sample, seen_by
@@ -230,11 +230,14 @@ def check_state_sizes_given_late(subject: VariantSubject) -> None:
 
 
 def sizeless(subject: VariantSubject) -> Instance | None:
-    """The variant built without sizes, or None where it needs them."""
+    """The variant built without sizes, or None where it needs them.
+
+    How it says that it does, ``check_missing_sizes`` looks at.
+    """
     try:
         with seeded(0):
             module = subject.factory(subject.config, None)
-    except ConfigError:
+    except Exception:
         return None
     return VariantInstance(subject, module.to(subject.dtype).eval())
 

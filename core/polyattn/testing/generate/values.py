@@ -10,7 +10,7 @@ import torch
 from polyattn.capabilities import PARTS, Part
 from polyattn.operation import Operation
 from polyattn.testing.checks import dropout, members, payload, ranges, symmetry, weights
-from polyattn.testing.checks.configs import check_config_roundtrip
+from polyattn.testing.checks.configs import check_config_roundtrip, check_missing_sizes
 from polyattn.testing.checks.refusals import name_of
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
@@ -24,6 +24,7 @@ def further_value_checks(subject: Subject) -> Iterator[Check]:
     if not isinstance(subject, VariantSubject):
         return
     yield planned(check_config_roundtrip, "", subject)
+    yield planned(check_missing_sizes, "", subject)
     for group in (_ranges, _autocast, _hull, _maps, _symmetry, _payload, _dropout, _members):
         yield from group(subject)
 
