@@ -79,6 +79,13 @@ class WithoutTheSquare(Random):
         return super().half_square(x) * 0
 
 
+class QuarterOfTheSquare(Random):
+    """The same factor with another constant: a bias that many features bring to light."""
+
+    def half_square(self, x: Tensor) -> Tensor:
+        return super().half_square(x) / 4
+
+
 class SixteenFeatures(Random):
     """Never reads its option."""
 
@@ -184,6 +191,7 @@ CAUGHT: tuple[tuple[type[SequenceAttention], str], ...] = (
     (KeepsItsTokens, "check_state_matches_quadratic"),
     (OneDirection, "check_approximation_improves"),
     (WithoutTheSquare, "check_approximation_improves"),
+    (QuarterOfTheSquare, "check_approximation_improves"),
     (SixteenFeatures, "check_approximation_improves"),
     (SeedOfItsOwn, "check_stochastic_features"),
     (DirectionsNotSaved, "check_stochastic_features"),
