@@ -146,7 +146,10 @@ def test_a_device_that_is_asked_for_and_missing_is_a_wrong_question(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert polyattn(monkeypatch, "check", "se", "--device", "cuda") == 2
     heard = capsys.readouterr()
-    assert "--device cuda: there is none here" in heard.err
+    asked, here, way_out = heard.err.removeprefix("error: ").strip().split("; ")
+    assert asked == "--device cuda: there is none here"
+    assert here == "this machine has cpu"
+    assert way_out.startswith("leave --device out")
     assert polyattn(monkeypatch, "check", "se", "--device", "tpu") == 2
 
 

@@ -18,11 +18,12 @@ from polyattn.cli.main import INTERRUPTED
 from polyattn.errors import PolyattnError
 from polyattn.measure.worker import WorkerFailed
 from polyattn.registry import discover
-from polyattn.testing.process.worker import Job, Suite
+from polyattn.testing.process.worker import Job, Missing, Suite
 from polyattn.testing.results import Status, expected_of, need_ids
 
 OTHER = "cuda"
 """The device that is checked as well, where there is one."""
+WITHOUT_IT = "leave --device out to check on what there is, or run it where torch sees one"
 
 
 @dataclasses.dataclass
@@ -46,7 +47,7 @@ class Session:
         with self._ending(), Suite(command(self.question.only)) as suite:
             for report, job in self._jobs(suite, target, brief=False):
                 report.begin()
-                suite.run(job, report)
+                _run(suite, job, report)
             self._say_what_is_missing(suite, target)
         return self._end()
 
@@ -155,10 +156,18 @@ def _row(report: Report) -> tuple[str, ...]:
     return (report.title, *map(str, counts), f"{report.seconds:.1f}", problem)
 
 
+def _run(suite: Suite, job: Job, report: Report) -> None:
+    """Run a job. Raises: as ``Suite.run``; Missing, with the way out."""
+    try:
+        suite.run(job, report)
+    except Missing as error:
+        raise Missing(f"{error}; {WITHOUT_IT}") from None
+
+
 def _run_one_of_many(suite: Suite, job: Job, report: Report) -> None:
     """What cannot be used, or where the suite fails, does not stop the others."""
     try:
-        suite.run(job, report)
+        _run(suite, job, report)
     except WorkerFailed as error:
         report.unusable(f"the suite failed: {error}")
     except PolyattnError as error:

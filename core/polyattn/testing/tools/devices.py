@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from polyattn.errors import ConfigError
+from polyattn.errors import ConfigError, Unavailable
 from polyattn.mask import Mask
 from polyattn.testing.results import Mismatch, Seen
 
@@ -110,10 +110,27 @@ DEVICES = ("cpu", "cuda")
 
 
 def place_of(name: str) -> Place:
-    """The place of that name. Raises: ConfigError for a device that the suite does not know."""
+    """The place of that name.
+
+    Raises: ConfigError for a device that the suite does not know; Unavailable where there is none
+    here.
+    """
     if name not in DEVICES:
         raise ConfigError(f"device = {name!r}: expected {' or '.join(map(repr, DEVICES))}")
+    if not is_here(name):
+        here = " and ".join(repr(x) for x in DEVICES if is_here(x))
+        raise Unavailable(
+            f"device = {name!r}: there is none here ({_why_not()}), there is {here}; leave device "
+            "out, or run it where torch.cuda.is_available()"
+        )
     return Place(name)
+
+
+def _why_not() -> str:
+    """Why there is no CUDA device."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    return f"torch {torch.__version__} finds no CUDA device"
 
 
 def is_here(name: str) -> bool:
