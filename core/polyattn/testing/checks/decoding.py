@@ -95,16 +95,23 @@ def check_decode_equals_parallel(
         assert ids is not None
         sample = sample.masked(sample.mask.without("segments") & Mask.segments(ids))
     given = f"{sample.describe()}, chunks of {CUTS[cut]}"
-    if not gradients:
-        with torch.no_grad():
-            compare(
-                "the output of decoding, against one causal call",
-                decode(instance, sample, CUTS[cut]),
-                instance(sample),
-                tolerance=output_tolerance(sample),
-                given=given,
-            )
+    if gradients:
+        _same_gradients(instance, sample, cut, frozen_keys, given)
         return
+    with torch.no_grad():
+        compare(
+            "the output of decoding, against one causal call",
+            decode(instance, sample, CUTS[cut]),
+            instance(sample),
+            tolerance=output_tolerance(sample),
+            given=given,
+        )
+
+
+def _same_gradients(
+    instance: Instance, sample: Sample, cut: str, frozen_keys: bool, given: str
+) -> None:
+    """Through decoding, against those of one causal call."""
     fresh = sample.each(lambda x: x.clone())
     leaves = {"q": fresh.q} if frozen_keys else fresh.leaves()
     for leaf in leaves.values():

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from polyattn.mask import Mask
 from polyattn.testing.results import proves
-from polyattn.testing.subjects.sequence import Subject, fixed_gradient
-from polyattn.testing.tools.cases import SQUARE, Shape
+from polyattn.testing.subjects.sequence import Instance, Outcome, Subject, fixed_gradient
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape
 from polyattn.testing.tools.compare import output_tolerance
 from polyattn.testing.tools.masks import sample_of
 from polyattn.testing.tools.numerics import compare
@@ -32,47 +32,63 @@ def check_padding_equals_truncation(
     longest = max(11, 3 * step)  # What is left of the shortest sample is a length, too.
     shape = subject.fit(SQUARE.of(batch=3, queries=longest, keys=longest))
     base = subject.draw(shape)
+    base = base.masked(base.mask & Mask.causal()) if causal else base
     real = _real_slots(shape, side, step)
-    mask = base.mask & Mask.causal() if causal else base.mask
+    padded = _padded(base, real, garbage)
+    instance = subject.at(shape)
+    size = (*base.q.shape[:3], shape.value_dim)
+    grad_out = fixed_gradient(torch.empty(size)) * real[:, None, :, None]
+    whole = _run(instance, padded, grad_out)
+    for b in range(shape.batch):
+        slots = real[b].nonzero().squeeze(1)
+        alone = base.rows(slice(b, b + 1)).positions(slots)
+        alone = alone.masked(sample_of(base.mask, shape.batch, b))
+        piece = _run(instance, alone, grad_out[b : b + 1, :, slots])
+        given = f"{padded.describe()}, {side}, padding holds {garbage:g}, sample {b}"
+        _same_where_real(whole, piece, b, slots, base, given)
+        _untouched_where_padded(whole, b, ~real[b], given)
+
+
+def _run(instance: Instance, sample: Sample, grad_out: Tensor) -> Outcome:
+    """The output, and the gradients where any are claimed."""
+    if instance.subject.backward:
+        return instance.run(sample, grad_out)
+    return Outcome(instance(sample), {})
+
+
+def _padded(base: Sample, real: Tensor, garbage: float) -> Sample:
+    """The sample with garbage where nothing is real, which the mask closes."""
     spoilt = {"q": 1.0, **dict.fromkeys(base.leaves().keys() - {"q"}, garbage)}
     leaves = {
         name: torch.where(real[:, None, :, None], x, spoilt[name])
         for name, x in base.leaves().items()
     }
-    padded = base.having(**leaves).masked(mask & Mask.padding(real))
-    instance = subject.at(shape)
-    size = (*base.q.shape[:3], shape.value_dim)
-    grad_out = fixed_gradient(torch.empty(size)) * real[:, None, :, None]
-    if subject.backward:
-        whole = instance.run(padded, grad_out)
-    for b in range(shape.batch):
-        slots = real[b].nonzero().squeeze(1)
-        alone = base.rows(slice(b, b + 1)).positions(slots)
-        alone = alone.masked(sample_of(mask, shape.batch, b))
-        given = f"{padded.describe()}, {side}, padding holds {garbage:g}, sample {b}"
-        if not subject.backward:
-            pairs = [("output", instance(padded), instance(alone))]
-        else:
-            piece = instance.run(alone, grad_out[b : b + 1, :, slots])
-            pairs = [("output", whole.out, piece.out)]
-            pairs += [(f"gradient of {n}", g, piece.grads[n]) for n, g in whole.grads.items()]
-        for name, got, want in pairs:
-            compare(
-                f"the {name} of the real positions",
-                got[b : b + 1, :, slots],
-                want,
-                tolerance=output_tolerance(base) * (10 if "gradient" in name else 1),
-                given=given,
-            )
-            if name not in ("output", "gradient of q"):
-                rest = got[b, :, ~real[b]]
-                compare(
-                    f"the {name} of the padding",
-                    rest,
-                    torch.zeros_like(rest),
-                    tolerance=0.0,
-                    given=given,
-                )
+    return base.having(**leaves).masked(base.mask & Mask.padding(real))
+
+
+def _same_where_real(
+    whole: Outcome, alone: Outcome, b: int, slots: Tensor, base: Sample, given: str
+) -> None:
+    """Sample b of the batch, at its real slots, against it alone: output and gradients."""
+    pairs = [("output", whole.out, alone.out)]
+    pairs += [(f"gradient of {n}", grad, alone.grads[n]) for n, grad in whole.grads.items()]
+    for name, got, want in pairs:
+        compare(
+            f"the {name} of the real positions",
+            got[b : b + 1, :, slots],
+            want,
+            tolerance=output_tolerance(base) * (10 if "gradient" in name else 1),
+            given=given,
+        )
+
+
+def _untouched_where_padded(whole: Outcome, b: int, padding: Tensor, given: str) -> None:
+    """Keys and values that are padding get no gradient; a padded query may have one of its own."""
+    for name, grad in whole.grads.items():
+        if name != "q":
+            rest = grad[b, :, padding]
+            what = f"the gradient of {name} of the padding"
+            compare(what, rest, torch.zeros_like(rest), tolerance=0.0, given=given)
 
 
 def _real_slots(shape: Shape, side: str, step: int) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from polyattn.capabilities import ORDERED_PARTS, Part
 from polyattn.testing.checks import autograd, contract, heads, local, values
 from polyattn.testing.checks import independence as independence_checks
+from polyattn.testing.checks.operators import check_custom_operators
 from polyattn.testing.checks.refusals import check_unsupported_raises, name_of, unclaimed
 from polyattn.testing.generate.approximate import approximate_checks
 from polyattn.testing.generate.claims import claimed_properties
@@ -140,48 +141,47 @@ def contract_checks(subject: Subject) -> Iterator[Check]:
         for part in single_parts(subject):
             yield planned(function, part, subject, part, may_refuse=may_refuse(subject, part))
     if isinstance(subject, VariantSubject):
+        yield planned(check_custom_operators, "plain", subject)
+        for part in single_parts(subject):
+            yield planned(check_custom_operators, part, subject, (part,))
         yield planned(contract.check_backend_really_used, "", subject)
         for claim in unclaimed(subject):
             yield planned(check_unsupported_raises, claim, subject, claim)
 
 
 def value_checks(subject: Subject) -> Iterator[Check]:
+    """The numbers themselves: by the definition, by what rows sum to, at sizes of zero and one."""
     if subject.has_definition:
-        long = (LONG_ODD, LONG_MEMORY, LONG_MEMORY_EVEN)
-        for name, shape in shapes(subject, RECTANGULAR, SQUARE, *long).items():
-            for seed in (0,) if name.startswith("long") else (0, 1):
-                label = f"{name}-seed{seed}"
-                yield planned(values.check_matches_reference, label, subject, shape, (), seed)
-            for part in single_parts(subject):
-                yield planned(
-                    values.check_matches_reference,
-                    f"{name}-{part}",
-                    subject,
-                    shape,
-                    (part,),
-                    may_refuse=may_refuse(subject, part),
-                )
-        for part in learnable(subject):
-            yield planned(
-                values.check_matches_reference,
-                f"learned_{part}",
-                subject,
-                SQUARE,
-                (part,),
-                learns_mask=True,
-                may_refuse=True,
-            )
-        if subject.softmax:
-            yield planned(values.check_matches_loop, "plain", subject)
-            for part in single_parts(subject):
-                refused = may_refuse(subject, part)
-                yield planned(values.check_matches_loop, part, subject, (part,), may_refuse=refused)
-        for dtype in sorted(subject.dtypes - {torch.float64}, key=str):
-            yield planned(values.check_low_precision_error, name_of(dtype), subject, dtype)
+        yield from _by_definition(subject)
     else:
         yield without_definition(subject, values.check_matches_reference)
         yield without_definition(subject, values.check_low_precision_error)
     yield from sums(subject)
+    yield from _degenerate(subject)
+
+
+def _by_definition(subject: Subject) -> Iterator[Check]:
+    check = values.check_matches_reference
+    long = (LONG_ODD, LONG_MEMORY, LONG_MEMORY_EVEN)
+    for name, shape in shapes(subject, RECTANGULAR, SQUARE, *long).items():
+        for seed in (0,) if name.startswith("long") else (0, 1):
+            yield planned(check, f"{name}-seed{seed}", subject, shape, (), seed)
+        for part in single_parts(subject):
+            refused = may_refuse(subject, part)
+            yield planned(check, f"{name}-{part}", subject, shape, (part,), may_refuse=refused)
+    for part in learnable(subject):
+        label = f"learned_{part}"
+        yield planned(check, label, subject, SQUARE, (part,), learns_mask=True, may_refuse=True)
+    if subject.softmax:
+        yield planned(values.check_matches_loop, "plain", subject)
+        for part in single_parts(subject):
+            refused = may_refuse(subject, part)
+            yield planned(values.check_matches_loop, part, subject, (part,), may_refuse=refused)
+    for dtype in sorted(subject.dtypes - {torch.float64}, key=str):
+        yield planned(values.check_low_precision_error, name_of(dtype), subject, dtype)
+
+
+def _degenerate(subject: Subject) -> Iterator[Check]:
     for case, shape in values.DEGENERATE.items():
         fits = subject.fit(shape) == shape
         ordered = subject.capabilities.requires & {"causal", "window"}
