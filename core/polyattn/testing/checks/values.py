@@ -120,6 +120,7 @@ DEGENERATE: dict[str, Shape] = {
     "width_7": Shape(name="", head_dim=7, value_dim=7),
     "width_80": Shape(name="", head_dim=80, value_dim=80),
     "width_96": Shape(name="", head_dim=96, value_dim=96),
+    "width_160": Shape(name="", queries=37, keys=37, head_dim=160, value_dim=160),
     "wide_values": Shape(name="", head_dim=4, value_dim=9),
     "empty_batch": Shape(name="", batch=0),
     "no_queries": Shape(name="", queries=0, keys=5),
@@ -129,10 +130,12 @@ DEGENERATE: dict[str, Shape] = {
 """Sizes at which squeezes, views and tables of widths go wrong."""
 
 EMPTY = frozenset({"empty_batch", "no_queries", "no_keys", "nothing"})
+UNUSUAL = EMPTY | {"width_160"}
+"""What code from elsewhere may refuse by whatever it raises."""
 
 
 @proves(
-    "Degenerate sizes work: one key, one query, widths of 1 and 7 and 80, nothing at all.",
+    "Degenerate sizes work: one key, one query, widths of 1, 7, 80 and 160, nothing at all.",
     causes=(
         "view(-1) on an empty tensor, or amax over an empty dimension",
         "squeeze() where a size is 1 by chance",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 
-from polyattn.capabilities import ORDERED_PARTS, Part
 from polyattn.testing.checks import autograd, contract, heads, local, values
 from polyattn.testing.checks import independence as independence_checks
 from polyattn.testing.checks.operators import check_custom_operators
 from polyattn.testing.checks.refusals import check_unsupported_raises, name_of, unclaimed
 from polyattn.testing.generate.approximate import approximate_checks
+from polyattn.testing.generate.asking import (
+    learnable,
+    may_refuse,
+    shapes,
+    single_parts,
+    without_definition,
+)
 from polyattn.testing.generate.claims import claimed_properties
 from polyattn.testing.generate.decoding import further_decoding_checks
 from polyattn.testing.generate.derivatives import derivative_checks
@@ -29,8 +35,7 @@ from polyattn.testing.generate.masks import (
 from polyattn.testing.generate.values import further_value_checks
 from polyattn.testing.generate.widths import hidden_widths
 from polyattn.testing.generate.windows import further_window_checks
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import AnySubject, VariantSubject
@@ -80,44 +85,6 @@ def iter_checks(subject: AnySubject) -> Iterator[Check]:
         extended_checks,
     ):
         yield from group(subject)
-
-
-def shapes(subject: Subject, *wanted: Shape) -> dict[str, Shape]:
-    """The shapes that stay different from one another under the subject's claims, by name."""
-    found: dict[Shape, str] = {}
-    for shape in wanted:
-        fitted = subject.fit(shape)
-        found.setdefault(fitted.of(), shape.name)
-    unique: dict[str, Shape] = {}
-    for shape, name in found.items():
-        unique[name] = shape
-    return unique
-
-
-def single_parts(subject: Subject) -> tuple[Part, ...]:
-    """The parts that can be asked for one at a time, beyond those that every call has."""
-    claims = subject.capabilities
-    return tuple(part for part in ORDERED_PARTS if part in claims.masks - claims.requires)
-
-
-def may_refuse(subject: Subject, part: Part) -> bool:
-    """Whether a function cannot be asked for this part at L != S, where some checks ask."""
-    return part == "causal" and bool(subject.why_square_only)
-
-
-def learnable(subject: Subject) -> tuple[Part, ...]:
-    """The parts of a mask that a gradient can reach. To refuse that is the subject's right."""
-    return tuple(p for p in single_parts(subject) if p in ("bias", "alibi") and subject.backward)
-
-
-def not_claimed(function: Callable[..., None], reason: str) -> Check:
-    """A check that no claim asks for."""
-    return withheld(function, Status.NOT_CLAIMED, reason)
-
-
-def without_definition(subject: Subject, function: Callable[..., None]) -> Check:
-    """A check that needs a definition, where there is none."""
-    return withheld(function, Status.NOT_RUN, subject.why_no_definition)
 
 
 def output_checks(subject: Subject) -> Iterator[Check]:
@@ -192,7 +159,7 @@ def _degenerate(subject: Subject) -> Iterator[Check]:
                 case,
                 subject,
                 case,
-                may_raise=subject.raw_masks and case in values.EMPTY,
+                may_raise=subject.raw_masks and case in values.UNUSUAL,
                 may_refuse=shape.queries > shape.keys,
             )
 
