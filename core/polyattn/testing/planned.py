@@ -108,3 +108,8 @@ def withheld(function: Callable[..., None], status: Status, reason: str) -> Chec
         reason=reason,
         traits=_traits_of(function),
     )
+
+
+def not_claimed(function: Callable[..., None], reason: str) -> Check:
+    """A check that no claim asks for."""
+    return withheld(function, Status.NOT_CLAIMED, reason)

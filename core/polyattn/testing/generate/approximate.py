@@ -9,8 +9,7 @@ import torch
 from polyattn.contract import SequenceAttention
 from polyattn.testing.checks import approximation, length_rule, linear
 from polyattn.testing.checks.refusals import name_of
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
 from polyattn.testing.tools.cases import RECTANGULAR, SQUARE
@@ -31,7 +30,7 @@ def _normaliser(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, linear.check_linear_normaliser
     if claims.exactness != "own kernel" or not claims.rows_sum_to_one:
         why = "no kernel of its own with rows that sum to one is claimed"
-        yield withheld(check, Status.NOT_CLAIMED, why)
+        yield not_claimed(check, why)
         return
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         for level in linear.LEVELS:
@@ -44,7 +43,7 @@ def _state(subject: VariantSubject) -> Iterator[Check]:
     if subject.capabilities.state == "recurrent":
         yield planned(check, "", subject)
     else:
-        yield withheld(check, Status.NOT_CLAIMED, "no recurrent state is claimed")
+        yield not_claimed(check, "no recurrent state is claimed")
 
 
 def has_limit(subject: VariantSubject) -> bool:
@@ -63,12 +62,12 @@ def _limit(subject: VariantSubject) -> Iterator[Check]:
     else:
         why = f"its limit takes an infinite {claims.improves_with}"
         why = why if claims.improves_with else "no limit is named"
-        yield withheld(exact, Status.NOT_CLAIMED, why)
+        yield not_claimed(exact, why)
     improves = approximation.check_approximation_improves
     if claims.improves_with:
         yield planned(improves, "", subject)
     else:
-        yield withheld(improves, Status.NOT_CLAIMED, "improves_with is not claimed")
+        yield not_claimed(improves, "improves_with is not claimed")
 
 
 def _features(subject: VariantSubject) -> Iterator[Check]:

@@ -8,7 +8,8 @@ import torch
 
 from polyattn.testing.checks import decoding_sizes as checks
 from polyattn.testing.checks.refusals import name_of
-from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.generate.asking import single_parts, without_definition
+from polyattn.testing.planned import Check, not_claimed, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
@@ -26,11 +27,11 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
     blank: Callable[..., None] = checks.check_decode_rows_without_keys
     if subject.capabilities.state == "none":
         for check in (low, sums, sizes, late):
-            yield withheld(check, Status.NOT_CLAIMED, "no decoding state is claimed")
+            yield not_claimed(check, "no decoding state is claimed")
         return
     if not subject.has_definition:
         for check in (low, sums):
-            yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+            yield without_definition(subject, check)
     else:
         halves = sorted((dtype for dtype in subject.dtypes if dtype.itemsize == 2), key=str)
         summed = halves if subject.capabilities.state == "recurrent" else []
@@ -38,7 +39,7 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
             yield planned(sums, name_of(dtype), subject, dtype)
         if not summed:
             reason = "no recurrent state in a half type is claimed"
-            yield withheld(sums, Status.NOT_CLAIMED, reason)
+            yield not_claimed(sums, reason)
         for dtype in sorted(subject.dtypes - {torch.float64}, key=str):
             for cut in (1, 40):
                 yield planned(low, f"{name_of(dtype)}-chunks{cut}", subject, dtype, cut)
@@ -48,7 +49,7 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
     for cut in (1, 3) if "padding" in subject.capabilities.masks else ():
         yield planned(blank, f"chunks{cut}", subject, cut)
     if "padding" not in subject.capabilities.masks:
-        yield withheld(blank, Status.NOT_CLAIMED, "no mask of kind padding is claimed")
+        yield not_claimed(blank, "no mask of kind padding is claimed")
     if isinstance(subject, VariantSubject) and checks.sizeless(subject) is not None:
         yield planned(late, "", subject)
     else:
@@ -66,7 +67,7 @@ def _fits(subject: Subject, case: str) -> bool:
 def _small_queries(subject: Subject) -> Iterator[Check]:
     check, claims = checks.check_rows_sum_for_small_queries, subject.capabilities
     if not claims.rows_sum_to_one:
-        yield withheld(check, Status.NOT_CLAIMED, "rows_sum_to_one is not claimed")
+        yield not_claimed(check, "rows_sum_to_one is not claimed")
     elif not isinstance(subject, VariantSubject):
         yield withheld(check, Status.NOT_RUN, "functions from elsewhere claim nothing of the kind")
     else:
@@ -80,7 +81,7 @@ def _prefixes(subject: Subject) -> Iterator[Check]:
     """A prefix that nothing claims may be refused; where it is answered it must hold."""
     check, claims = checks.check_causal_prefix, subject.capabilities
     if claims.causal == "no":
-        yield withheld(check, Status.NOT_CLAIMED, "no mask of kind causal is claimed")
+        yield not_claimed(check, "no mask of kind causal is claimed")
         return
     if subject.raw_masks or not subject.has_definition:
         reason = subject.why_no_definition or "functions from elsewhere know no prefix"
@@ -92,5 +93,5 @@ def _prefixes(subject: Subject) -> Iterator[Check]:
             label = f"{shape.name}-{prefix}"
             yield planned(check, label, subject, shape, prefix, may_refuse=True)
     for part in ("padding", "window", "segments", "dense", "bias", "alibi"):
-        if part in claims.masks - claims.requires:
+        if part in single_parts(subject):
             yield planned(check, f"square-3-{part}", subject, SQUARE, 3, (part,), may_refuse=True)

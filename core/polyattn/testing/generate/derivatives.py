@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from polyattn.capabilities import ORDERED_PARTS
 from polyattn.testing.checks.autograd import check_double_backward
 from polyattn.testing.checks.derivatives import check_forward_mode
+from polyattn.testing.generate.asking import single_parts
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subjects.sequence import Subject
@@ -24,8 +24,7 @@ def derivative_checks(subject: Subject) -> Iterator[Check]:
     if torch.float64 not in subject.dtypes:
         yield withheld(check_forward_mode, Status.NOT_RUN, "differences need float64")
         return
-    claims = subject.capabilities
-    parts = [p for p in ORDERED_PARTS if p in claims.masks - claims.requires]
+    parts = single_parts(subject)
     yield planned(check_forward_mode, "all", subject)
     for name in ("q", "k", "v", *subject.side_inputs):
         yield planned(check_forward_mode, name, subject, (), name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polyattn.testing.checks import exactness
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.generate.asking import single_parts
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
 
@@ -17,13 +17,13 @@ def exactness_checks(subject: Subject) -> Iterator[Check]:
         return
     claims, softmax = subject.capabilities, exactness.check_exact_is_softmax
     if claims.exactness != "exact":
-        yield withheld(softmax, Status.NOT_CLAIMED, f"its exactness is {claims.exactness!r}")
+        yield not_claimed(softmax, f"its exactness is {claims.exactness!r}")
     elif not subject.softmax:  # else every comparison is with softmax already
         yield planned(softmax, "plain", subject)
-        for part in sorted(claims.masks - claims.requires):
+        for part in sorted(single_parts(subject)):
             yield planned(softmax, part, subject, (part,), may_refuse=True)
     beyond = exactness.check_any_length
     if claims.lengths.up_to is None:
         yield planned(beyond, "", subject)
     else:
-        yield withheld(beyond, Status.NOT_CLAIMED, f"its lengths follow a rule: {claims.lengths}")
+        yield not_claimed(beyond, f"its lengths follow a rule: {claims.lengths}")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from polyattn.capabilities import Part
 from polyattn.testing.checks import exporting, memory, vmapping
-from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.generate.asking import single_parts
+from polyattn.testing.planned import Check, not_claimed, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
@@ -30,18 +31,18 @@ def extended_checks(subject: Subject) -> Iterator[Check]:
 
 
 def _unwritten(subject: Subject) -> Iterator[Check]:
-    claims, check = subject.capabilities, memory.check_no_uninitialised_output
+    check = memory.check_no_uninitialised_output
     yield planned(check, "plain", subject)
     wanted: tuple[Part, ...] = ("causal", "padding", "dense")
     for part in wanted:
-        if part in claims.masks - claims.requires:
+        if part in single_parts(subject):
             yield planned(check, part, subject, (part,))
 
 
 def _export(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, exporting.check_export
     if claims.exports == "no":
-        yield withheld(check, Status.NOT_CLAIMED, "exports is not claimed")
+        yield not_claimed(check, "exports is not claimed")
         return
     yield planned(check, "plain", subject, extended=True)
     wanted: tuple[Part, ...] = ("padding", "dense")
@@ -64,7 +65,7 @@ def _vmap(subject: VariantSubject) -> Iterator[Check]:
 def _memory(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, memory.check_no_quadratic_memory
     if not claims.linear_memory:
-        yield withheld(check, Status.NOT_CLAIMED, "linear_memory is not claimed")
+        yield not_claimed(check, "linear_memory is not claimed")
         return
     if sum(subject.promised_window or (0, 0)) > WIDEST:
         why = f"its window is wider than {WIDEST}: that takes lengths which take too long"

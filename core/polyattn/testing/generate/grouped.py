@@ -11,8 +11,8 @@ from polyattn.testing.checks.grouped_lengths import (
     check_many_heads_at_length,
 )
 from polyattn.testing.checks.mask_effects import check_mask_part_counts, claimed_parts
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.generate.asking import single_parts, without_definition
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.tools.cases import Shape
 
@@ -24,29 +24,29 @@ def grouped_length_checks(subject: Subject) -> Iterator[Check]:
         yield planned(check_mask_part_counts, part, subject, part, may_refuse=True)
     if not claimed_parts(subject):
         reason = "no part of a mask can be left out"
-        yield withheld(check_mask_part_counts, Status.NOT_CLAIMED, reason)
+        yield not_claimed(check_mask_part_counts, reason)
     check, claims = check_grouped_heads_at_length, subject.capabilities
     if claims.grouped_heads == "no":
-        yield withheld(check, Status.NOT_CLAIMED, "grouped heads are not claimed")
+        yield not_claimed(check, "grouped heads are not claimed")
         return
     if not subject.has_definition:
-        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+        yield without_definition(subject, check)
         return
     for length in LENGTHS:
         if subject.fit(Shape(name="", queries=length, keys=length)).keys != length:
             continue
         yield planned(check, f"length{length}", subject, length)
         for part in ("causal", "padding"):
-            if part in claims.masks - claims.requires and not subject.raw_masks:
+            if part in single_parts(subject) and not subject.raw_masks:
                 yield planned(check, f"length{length}-{part}", subject, length, (part,))
 
 
 def _many(subject: Subject) -> Iterator[Check]:
-    check, claims = check_many_heads_at_length, subject.capabilities
+    check = check_many_heads_at_length
     if not subject.has_definition:
-        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+        yield without_definition(subject, check)
     elif subject.fit(Shape(name="", queries=MANY_AT, keys=MANY_AT)).keys == MANY_AT:
         yield planned(check, f"length{MANY_AT}", subject, MANY_AT)
         for part in ("causal", "padding", "segments", "alibi"):
-            if part in claims.masks - claims.requires and not subject.raw_masks:
+            if part in single_parts(subject) and not subject.raw_masks:
                 yield planned(check, f"length{MANY_AT}-{part}", subject, MANY_AT, (part,))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polyattn.testing.checks import life_cycle, threads
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
 from polyattn.testing.tools.cases import SQUARE
@@ -28,9 +27,9 @@ def life_cycle_checks(subject: Subject) -> Iterator[Check]:
 def _parameters(subject: Subject, has_parameters: bool) -> Check:
     check = life_cycle.check_all_parameters_get_grad
     if not has_parameters:
-        return withheld(check, Status.NOT_CLAIMED, "it has no parameters")
+        return not_claimed(check, "it has no parameters")
     if not subject.backward:
-        return withheld(check, Status.NOT_CLAIMED, "gradients are not claimed")
+        return not_claimed(check, "gradients are not claimed")
     return planned(check, "", subject)
 
 
@@ -39,11 +38,11 @@ def _inference(subject: Subject) -> Iterator[Check]:
     of_state = life_cycle.check_state_of_inference_mode
     if not subject.backward:
         for check in (then_train, of_state):
-            yield withheld(check, Status.NOT_CLAIMED, "gradients are not claimed")
+            yield not_claimed(check, "gradients are not claimed")
         return
     yield planned(then_train, "", subject)
     if subject.capabilities.state == "none":
-        yield withheld(of_state, Status.NOT_CLAIMED, "no decoding state is claimed")
+        yield not_claimed(of_state, "no decoding state is claimed")
         return
     for tokens in (1, 3):
         yield planned(of_state, f"{tokens}_tokens", subject, tokens)

@@ -18,8 +18,7 @@ from polyattn.testing.checks.derivatives import check_fm_forward_mode
 from polyattn.testing.checks.exporting import check_fm_export
 from polyattn.testing.checks.refusals import DTYPES, name_of
 from polyattn.testing.generate.networks import why_not_pickled
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.variant import FeatureMapVariant
 
@@ -81,7 +80,7 @@ def _gates(subject: FeatureMapSubject) -> Iterator[Check]:
     claims = subject.capabilities
     if claims.gate is None:
         reason = "gate is not claimed"
-        yield withheld(gates.check_fm_gate_depends_on_input, Status.NOT_CLAIMED, reason)
+        yield not_claimed(gates.check_fm_gate_depends_on_input, reason)
     else:
         one = _one(subject)
         for channels in (8, 2, 1):
@@ -89,13 +88,13 @@ def _gates(subject: FeatureMapSubject) -> Iterator[Check]:
             yield planned(gates.check_fm_gate_depends_on_input, _text(size), subject, size)
     if claims.symmetry is None:
         reason = "symmetry is not claimed"
-        yield withheld(gates.check_fm_spatial_symmetry, Status.NOT_CLAIMED, reason)
+        yield not_claimed(gates.check_fm_spatial_symmetry, reason)
     if claims.symmetry != "pixels":
         reason = "symmetry in the pixels is not claimed"
-        yield withheld(gates.check_fm_size_invariance, Status.NOT_CLAIMED, reason)
+        yield not_claimed(gates.check_fm_size_invariance, reason)
     if not claims.pooling:
         reason = "pooling is not claimed"
-        yield withheld(gates.check_fm_pooling_branches, Status.NOT_CLAIMED, reason)
+        yield not_claimed(gates.check_fm_pooling_branches, reason)
     for label, size in _usual(subject).items():
         if claims.symmetry:
             yield planned(gates.check_fm_spatial_symmetry, label, subject, size)
@@ -124,7 +123,7 @@ def _values(subject: FeatureMapSubject) -> Iterator[Check]:
             yield planned(values.check_fm_half_range, f"many-{name}", subject, many, dtype, 1.3)
     if not subject.capabilities.keep:
         reason = "keep is not claimed"
-        yield withheld(values.check_fm_keep_matches_reference, Status.NOT_CLAIMED, reason)
+        yield not_claimed(values.check_fm_keep_matches_reference, reason)
         return
     for label, size in _usual(subject).items():
         for case in ("holes", "nothing", "everything"):
@@ -183,7 +182,7 @@ def _copies(subject: FeatureMapSubject, size: tuple[int, ...]) -> Iterator[Check
     for how in training.COPIES:
         reason = _why_not_pickled(subject, size[1]) if how == "pickle" else ""
         if reason:
-            left_out = withheld(check, Status.NOT_CLAIMED, reason)
+            left_out = not_claimed(check, reason)
             yield dataclasses.replace(left_out, id=f"{left_out.id}[{how}]")
         else:
             yield planned(check, how, subject, size, how)
@@ -201,11 +200,11 @@ def _claimed(subject: FeatureMapSubject) -> Iterator[Check]:
     sizes = [SIZES[dims][0] for dims in sorted(claims.spatial_dims)]
     if not claims.batch_independent:
         reason = "batch_independent is not claimed"
-        yield withheld(checks.check_fm_batch_independence, Status.NOT_CLAIMED, reason)
+        yield not_claimed(checks.check_fm_batch_independence, reason)
     if not claims.keep:
-        yield withheld(checks.check_fm_masked_region, Status.NOT_CLAIMED, "keep is not claimed")
+        yield not_claimed(checks.check_fm_masked_region, "keep is not claimed")
     if claims.gate is None:
-        yield withheld(checks.check_fm_gate_bounds, Status.NOT_CLAIMED, "gate is not claimed")
+        yield not_claimed(checks.check_fm_gate_bounds, "gate is not claimed")
     for size in sizes:
         label = _text(size)
         for garbage in (0.0, 1e3) if claims.keep else ():
@@ -217,13 +216,13 @@ def _claimed(subject: FeatureMapSubject) -> Iterator[Check]:
                 checks.check_fm_gate_bounds, f"{label}-{loudness:g}", subject, size, loudness
             )
     if claims.compiles == "no":
-        yield withheld(check_fm_compile, Status.NOT_CLAIMED, "compiles is not claimed")
+        yield not_claimed(check_fm_compile, "compiles is not claimed")
     else:
         yield planned(check_fm_compile, "", subject, extended=True)
     for dims in sorted(claims.spatial_dims) if claims.exports != "no" else ():
         yield planned(check_fm_export, f"dims{dims}", subject, dims, extended=True)
     if claims.exports == "no":
-        yield withheld(check_fm_export, Status.NOT_CLAIMED, "exports is not claimed")
+        yield not_claimed(check_fm_export, "exports is not claimed")
     if torch.float64 in subject.dtypes:
         yield planned(check_fm_forward_mode, "", subject, SIZES[min(claims.spatial_dims)][0])
 

@@ -11,8 +11,8 @@ from polyattn.testing.checks import masks as mask_checks
 from polyattn.testing.checks.empty_rows import check_fully_masked_rows
 from polyattn.testing.checks.padding import check_padding_equals_truncation
 from polyattn.testing.checks.states import MISFITS, check_state_fits, check_state_is_a_value
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.generate.asking import single_parts, without_definition
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.tools.cases import LONG_ODD, RECTANGULAR, SQUARE, Shape
 
@@ -38,7 +38,7 @@ def masks(subject: Subject) -> Iterator[Check]:
 
 
 def _missing(function: Callable[..., None], what: str) -> Check:
-    return withheld(function, Status.NOT_CLAIMED, f"no mask of kind {what} is claimed")
+    return not_claimed(function, f"no mask of kind {what} is claimed")
 
 
 def _square_only(subject: Subject) -> bool:
@@ -103,7 +103,7 @@ def _together(subject: Subject) -> Iterator[Check]:
     everything = () if subject.raw_masks else (PARTS,)
     combinations = [parts for parts in (*TOGETHER, *everything) if frozenset(parts) <= taken]
     if not subject.has_definition:
-        yield withheld(check, Status.NOT_RUN, subject.why_no_definition)
+        yield without_definition(subject, check)
         return
     if not combinations:
         yield _missing(check, "two at once")
@@ -171,9 +171,7 @@ def causality(subject: Subject) -> Iterator[Check]:
         for queries, keys in ((5, 7), (3, 8), (1, 8), (2, 70)):
             yield planned(alignment, f"{queries}of{keys}", subject, queries, keys)
     else:
-        yield withheld(
-            alignment, Status.NOT_CLAIMED, subject.why_square_only or "L != S is not claimed"
-        )
+        yield not_claimed(alignment, subject.why_square_only or "L != S is not claimed")
     if not subject.raw_masks:
         yield planned(alignment, "more_queries_raise", subject, 8, 5)
     for keys in (12, 37, 140):
@@ -190,8 +188,7 @@ def _lengths(subject: Subject) -> tuple[Shape, ...]:
 
 
 def _beside_causal(subject: Subject) -> tuple[Part, ...]:
-    claims = subject.capabilities
-    return tuple(p for p in ORDERED_PARTS if p in claims.masks - claims.requires - {"causal"})
+    return tuple(part for part in single_parts(subject) if part != "causal")
 
 
 def decoding(subject: Subject) -> Iterator[Check]:
@@ -201,7 +198,7 @@ def decoding(subject: Subject) -> Iterator[Check]:
     padded = decoding_checks.check_cache_left_padding
     if claims.state == "none":
         for check in (parallel, padded, check_state_is_a_value, check_state_fits):
-            yield withheld(check, Status.NOT_CLAIMED, "no decoding state is claimed")
+            yield not_claimed(check, "no decoding state is claimed")
         return
     for cut in ("tokens", "chunks", "prefill", "whole"):
         yield planned(parallel, cut, subject, cut)
@@ -211,7 +208,7 @@ def decoding(subject: Subject) -> Iterator[Check]:
     yield planned(parallel, "long-long_chunks", subject, "long_chunks", long=True)
     yield planned(parallel, "long-prefill", subject, "prefill", long=True)
     for part in ("padding", "window", "segments", "alibi"):
-        if part in claims.masks - claims.requires:
+        if part in single_parts(subject):
             label = f"chunks-{part}"
             yield planned(parallel, label, subject, "chunks", (part,), may_refuse=True)
     if subject.backward:

@@ -13,8 +13,7 @@ from polyattn.testing.checks import language_models as models
 from polyattn.testing.checks import module_attention as attention
 from polyattn.testing.checks import module_life as life
 from polyattn.testing.checks import modules
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.networks import ModelSubject, ModuleSubject, Network
 
 Asked = Callable[..., None]
@@ -35,11 +34,7 @@ def network_checks(subject: Network, module: object) -> Iterator[Check]:
         life.check_module_deepcopy_pickle,
         life.check_module_train_equals_eval,
     ):
-        yield _left_out(check, "it is no nn.Module")
-
-
-def _left_out(check: Asked, reason: str) -> Check:
-    return withheld(check, Status.NOT_CLAIMED, reason)
+        yield not_claimed(check, "it is no nn.Module")
 
 
 def _calls(subject: Network) -> Iterator[Check]:
@@ -58,7 +53,7 @@ def _calls(subject: Network) -> Iterator[Check]:
         yield planned(modules.check_module_length_one, "", subject)
     else:
         reason = f"it takes multiples of {subject.step} alone"
-        yield _left_out(modules.check_module_length_one, reason)
+        yield not_claimed(modules.check_module_length_one, reason)
     for layout in modules.LAYOUTS if isinstance(subject, ModuleSubject) else modules.LAYOUTS[:1]:
         yield planned(modules.check_module_noncontiguous, layout, subject, layout)
 
@@ -75,23 +70,23 @@ def _hearing(subject: Network) -> Iterator[Check]:
         if subject.causal:
             yield planned(check, "", subject)
         else:
-            yield _left_out(check, "it is not causal; where it is meant to be: --causal")
+            yield not_claimed(check, "it is not causal; where it is meant to be: --causal")
     padding: list[Asked] = [attention.check_module_padding_equals_truncation]
     padding.append(attention.check_module_fully_masked_rows)
     if isinstance(subject, ModelSubject):
         padding.append(attention.check_lm_left_padding)
     for check in padding:
         if subject.manner.padding is None:
-            yield _left_out(check, "no padding is taken; where it is: --mask-arg NAME")
+            yield not_claimed(check, "no padding is taken; where it is: --mask-arg NAME")
         elif not subject.any_length:
-            yield _left_out(check, f"it takes a length of {subject.step} alone")
+            yield not_claimed(check, f"it takes a length of {subject.step} alone")
         else:
             yield planned(check, "", subject)
     if isinstance(subject, ModuleSubject):
         if subject.takes_context and subject.any_length:
             yield planned(attention.check_module_context, "", subject)
         else:
-            yield _left_out(attention.check_module_context, "it attends to itself alone")
+            yield not_claimed(attention.check_module_context, "it attends to itself alone")
 
 
 def _model(subject: ModelSubject) -> Iterator[Check]:
@@ -99,11 +94,11 @@ def _model(subject: ModelSubject) -> Iterator[Check]:
         yield planned(models.check_lm_causality_by_gradient, "", subject)
     else:
         reason = "no nn.Embedding was found that the ids go through"
-        yield _left_out(models.check_lm_causality_by_gradient, reason)
+        yield not_claimed(models.check_lm_causality_by_gradient, reason)
     if subject.caching is None:
         reason = "no cache was found; where there is one: --cache-arg NAME"
-        yield _left_out(models.check_lm_cached_decoding, reason)
-        yield _left_out(models.check_lm_cache_isolation, reason)
+        yield not_claimed(models.check_lm_cached_decoding, reason)
+        yield not_claimed(models.check_lm_cache_isolation, reason)
     else:
         for label, chunks in models.CHUNKS.items():
             if subject.fit(sum(chunks)) == sum(chunks):
@@ -113,7 +108,7 @@ def _model(subject: ModelSubject) -> Iterator[Check]:
         yield planned(models.check_lm_longest, "", subject)
     if subject.limit is None:
         reason = "no limit of its length was found"
-        yield _left_out(models.check_lm_refuses_clearly, reason)
+        yield not_claimed(models.check_lm_refuses_clearly, reason)
     else:
         yield planned(models.check_lm_refuses_clearly, "", subject, reports=True)
 
@@ -124,12 +119,12 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
     if learns:
         yield planned(life.check_module_parameters_get_grad, "", subject)
     else:
-        yield _left_out(life.check_module_parameters_get_grad, "it has no parameters")
+        yield not_claimed(life.check_module_parameters_get_grad, "it has no parameters")
     yield planned(life.check_module_state_dict_roundtrip, "", subject)
     for how in life.COPIES:
         reason = why_not_pickled(module) if how == "pickle" else ""
         if reason:
-            check = _left_out(life.check_module_deepcopy_pickle, reason)
+            check = not_claimed(life.check_module_deepcopy_pickle, reason)
             yield dataclasses.replace(check, id=f"{check.id}[{how}]")
         else:
             yield planned(life.check_module_deepcopy_pickle, how, subject, how)
@@ -138,17 +133,17 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
         yield planned(life.check_module_train_equals_eval, "", subject)
     else:
         reason = "in training it is random, or normalises by the batch"
-        yield _left_out(life.check_module_train_equals_eval, reason)
+        yield not_claimed(life.check_module_train_equals_eval, reason)
     if subject.weights_flag:
         yield planned(life.check_module_weights_change_nothing, "", subject)
     else:
-        yield _left_out(life.check_module_weights_change_nothing, "it offers no weights")
+        yield not_claimed(life.check_module_weights_change_nothing, "it offers no weights")
     yield planned(modules.check_module_double_precision, "", subject, reports=True)
     if isinstance(subject, ModuleSubject):
         if subject.wide:
             yield planned(life.check_module_gradcheck, "", subject)
         else:
-            yield _left_out(life.check_module_gradcheck, "it does not compute in float64")
+            yield not_claimed(life.check_module_gradcheck, "it does not compute in float64")
 
 
 def why_not_pickled(module: nn.Module) -> str:

@@ -18,8 +18,7 @@ from polyattn.testing.checks import (
 )
 from polyattn.testing.checks.refusals import name_of
 from polyattn.testing.checks.states import MODES
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.mask_meanings import KINDS, MaskSubject
 from polyattn.testing.subjects.positions import (
     WIDTH,
@@ -67,7 +66,7 @@ def _rotation(subject: Rotation) -> Iterator[Check]:
     yield planned(rotations.check_rope_position_zero, "", subject)
     if subject.pairing is None:
         reason = "pairing is not claimed"
-        yield withheld(rotations.check_rope_pairing, Status.NOT_CLAIMED, reason)
+        yield not_claimed(rotations.check_rope_pairing, reason)
     else:
         for width in (WIDTH, 4):
             yield planned(rotations.check_rope_pairing, f"width{width}", subject, width)
@@ -77,7 +76,7 @@ def _rotation(subject: Rotation) -> Iterator[Check]:
         yield planned(rotations.check_rope_keeps_norms, name_of(dtype), subject, dtype)
     if subject.share == 1:
         reason = "all channels are turned"
-        yield withheld(rotations.check_rope_partial, Status.NOT_CLAIMED, reason)
+        yield not_claimed(rotations.check_rope_partial, reason)
     else:
         for dtype in (torch.float64, torch.bfloat16):
             yield planned(rotations.check_rope_partial, name_of(dtype), subject, dtype)
@@ -93,7 +92,7 @@ def _embedding(subject: Embedding) -> Iterator[Check]:
         yield planned(embeddings.check_position_shapes, f"width{width}", subject, width)
     if subject.waves is None:
         reason = "waves are not claimed"
-        yield withheld(embeddings.check_position_waves, Status.NOT_CLAIMED, reason)
+        yield not_claimed(embeddings.check_position_waves, reason)
     else:
         for width in (WIDTH, 5):
             yield planned(embeddings.check_position_waves, f"width{width}", subject, width)
@@ -105,13 +104,13 @@ def _embedding(subject: Embedding) -> Iterator[Check]:
         yield planned(embeddings.check_position_is_relative, "", subject)
     else:
         reason = "relative is not claimed"
-        yield withheld(embeddings.check_position_is_relative, Status.NOT_CLAIMED, reason)
+        yield not_claimed(embeddings.check_position_is_relative, reason)
 
 
 def _distance(subject: DistanceBias) -> Iterator[Check]:
     if subject.recipe is None:
         reason = "recipe is not claimed"
-        yield withheld(distances.check_alibi_slopes, Status.NOT_CLAIMED, reason)
+        yield not_claimed(distances.check_alibi_slopes, reason)
     else:
         for heads in range(1, 17):
             yield planned(distances.check_alibi_slopes, f"heads{heads}", subject, heads)

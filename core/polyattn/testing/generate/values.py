@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
-from polyattn.capabilities import PARTS, Part
 from polyattn.operation import Operation
 from polyattn.testing.checks import dropout, members, payload, ranges, symmetry, weights
 from polyattn.testing.checks.configs import check_config_roundtrip, check_missing_sizes
 from polyattn.testing.checks.refusals import name_of
-from polyattn.testing.planned import Check, planned, withheld
-from polyattn.testing.results import Status
+from polyattn.testing.generate.asking import single_parts
+from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
 from polyattn.testing.tools.cases import LONG_ODD, RECTANGULAR, SQUARE, Shape
@@ -29,37 +28,27 @@ def further_value_checks(subject: Subject) -> Iterator[Check]:
         yield from group(subject)
 
 
-def _not_claimed(function: Callable[..., None], reason: str) -> Check:
-    return withheld(function, Status.NOT_CLAIMED, reason)
-
-
-def _parts(subject: Subject) -> tuple[Part, ...]:
-    """The parts that can be asked for one at a time, beyond those that every call has."""
-    claims = subject.capabilities
-    return tuple(sorted(part for part in PARTS if part in claims.masks - claims.requires))
-
-
 def _ranges(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, ranges.check_fp16_range
     if torch.float16 in subject.dtypes:
         for case in ranges.CASES:
             yield planned(check, case, subject, case)
     else:
-        yield _not_claimed(check, "float16 is not claimed")
+        yield not_claimed(check, "float16 is not claimed")
     raised = ranges.check_row_constant_bias
     if "bias" in claims.masks and subject.softmax and torch.float32 in subject.dtypes:
         yield planned(raised, "", subject)
     else:
-        yield _not_claimed(raised, "softmax with a bias is not claimed")
+        yield not_claimed(raised, "softmax with a bias is not claimed")
 
 
 def _autocast(subject: VariantSubject) -> Iterator[Check]:
     check = ranges.check_autocast
     if not {torch.float32, torch.bfloat16} <= subject.dtypes:
-        yield _not_claimed(check, "float32 and bfloat16 are not claimed")
+        yield not_claimed(check, "float32 and bfloat16 are not claimed")
         return
     for dtype in (torch.float32, torch.bfloat16):
-        for parts in ((), *((part,) for part in _parts(subject))):
+        for parts in ((), *((part,) for part in sorted(single_parts(subject)))):
             label = "-".join((name_of(dtype), *parts))
             yield planned(check, label, subject, dtype, parts, may_refuse=True, extended=True)
 
@@ -67,28 +56,28 @@ def _autocast(subject: VariantSubject) -> Iterator[Check]:
 def _hull(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, weights.check_output_in_value_hull
     if not claims.rows_sum_to_one:
-        yield _not_claimed(check, "rows_sum_to_one is not claimed")
+        yield not_claimed(check, "rows_sum_to_one is not claimed")
         return
     if claims.exactness == "approximate":
         reason = "the weights of an approximation may be negative, though its rows sum to one"
-        yield _not_claimed(check, reason)
+        yield not_claimed(check, reason)
         return
     yield planned(check, "plain", subject)
-    for part in _parts(subject):
+    for part in sorted(single_parts(subject)):
         yield planned(check, part, subject, (part,))
 
 
 def _maps(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, weights.check_weights_agree
     if not claims.linear_in_values:
-        yield _not_claimed(check, "linear_in_values is not claimed")
+        yield not_claimed(check, "linear_in_values is not claimed")
         return
     more = 3 * SQUARE.head_dim + 1
     yield planned(check, "plain", subject, RECTANGULAR)
     yield planned(check, f"{more}_keys", subject, SQUARE.of(queries=more, keys=more))
     if claims.grouped_heads != "no":
         yield planned(check, "4over2", subject, RECTANGULAR.of(heads=4, kv_heads=2))
-    for part in _parts(subject):
+    for part in sorted(single_parts(subject)):
         yield planned(check, part, subject, RECTANGULAR, (part,))
         if part in ("padding", "dense", "bias"):
             label = f"emptied_by_{part}"
@@ -110,7 +99,7 @@ def _symmetry(subject: VariantSubject) -> Iterator[Check]:
     why = _without_order(subject)
     if why:
         for check in (queries, twice):
-            yield _not_claimed(check, why)
+            yield not_claimed(check, why)
         return
     yield planned(queries, "plain", subject)
     for part in symmetry.ORDERLESS:
@@ -119,7 +108,7 @@ def _symmetry(subject: VariantSubject) -> Iterator[Check]:
             yield planned(queries, part, subject, part)
     claims = subject.capabilities
     if not (claims.rows_sum_to_one and claims.unequal_lengths and claims.lengths.any):
-        yield _not_claimed(twice, "rows that sum to one over any number of keys are not claimed")
+        yield not_claimed(twice, "rows that sum to one over any number of keys are not claimed")
         return
     for by in ("blocks", "pairs"):
         # A kernel of its own may well look at how many keys there are.
@@ -129,7 +118,7 @@ def _symmetry(subject: VariantSubject) -> Iterator[Check]:
 def _payload(subject: VariantSubject) -> Iterator[Check]:
     claims, check = subject.capabilities, payload.check_masked_payload_ignored
     if not claims.nan_blind:
-        yield _not_claimed(check, "nan_blind is not claimed")
+        yield not_claimed(check, "nan_blind is not claimed")
         return
     for part in payload.CLOSING:
         if part in claims.masks:
@@ -140,19 +129,19 @@ def _payload(subject: VariantSubject) -> Iterator[Check]:
 def _dropout(subject: VariantSubject) -> Iterator[Check]:
     check, claimed = dropout.check_dropout_gradient, subject.capabilities.dropout
     if not claimed:
-        yield _not_claimed(check, "dropout is not claimed")
+        yield not_claimed(check, "dropout is not claimed")
     elif not subject.backward or torch.float64 not in subject.dtypes:
-        yield _not_claimed(check, "gradients in float64 are not claimed")
+        yield not_claimed(check, "gradients in float64 are not claimed")
     else:
         yield planned(check, "p0.25", subject, 0.25)
     share = dropout.check_dropout_share
     if claimed:
         yield planned(share, "p0.25-p0.5", subject, 0.25, 0.5)
     else:
-        yield _not_claimed(share, "dropout is not claimed")
+        yield not_claimed(share, "dropout is not claimed")
     check = dropout.check_checkpointing
     if not subject.backward:
-        yield _not_claimed(check, "gradients are not claimed")
+        yield not_claimed(check, "gradients are not claimed")
     else:
         for probability in (0.0, 0.25) if claimed else (0.0,):
             yield planned(check, f"p{probability:g}", subject, probability)
@@ -173,7 +162,7 @@ SHAPES: Mapping[str, Shape] = {
 def _members(subject: VariantSubject) -> Iterator[Check]:
     check = members.check_members_agree
     if not isinstance(subject.at(subject.fit(SQUARE)).module(), Operation):
-        yield _not_claimed(check, "it is no operation")
+        yield not_claimed(check, "it is no operation")
         return
     taken = sorted(subject.capabilities.masks)
     groups = ((), *((part,) for part in taken), *itertools.combinations(taken, 2))

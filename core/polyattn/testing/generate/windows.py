@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from polyattn.testing.checks import state_sizes, windows
-from polyattn.testing.planned import Check, planned, withheld
+from polyattn.testing.planned import Check, not_claimed, planned, withheld
 from polyattn.testing.results import Status
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
@@ -25,10 +25,6 @@ def further_window_checks(subject: Subject) -> Iterator[Check]:
         return
     for group in (_full, _shifts, _more_queries, _patterns, _eviction, _state_size):
         yield from group(subject)
-
-
-def _not_claimed(function: Callable[..., None], reason: str) -> Check:
-    return withheld(function, Status.NOT_CLAIMED, reason)
 
 
 def _asked(subject: VariantSubject) -> bool:
@@ -66,7 +62,7 @@ def _full(subject: VariantSubject) -> Iterator[Check]:
             label = "options-causal" if with_causal else "options"
             yield planned(check, label, subject, "options", with_causal, may_refuse=True)
     if not found:
-        yield _not_claimed(check, "no window that may be as wide as the sequence is claimed")
+        yield not_claimed(check, "no window that may be as wide as the sequence is claimed")
 
 
 def _too_wide(function: Callable[..., None], window: int) -> Check:
@@ -86,14 +82,14 @@ def _shifts(subject: VariantSubject) -> Iterator[Check]:
         right = 0 if "causal" in subject.capabilities.requires else right
         yield planned(check, "mask", subject, left, right, "mask")
     else:
-        yield _not_claimed(check, "no window is claimed, or more than a window is seen")
+        yield not_claimed(check, "no window is claimed, or more than a window is seen")
 
 
 def _more_queries(subject: VariantSubject) -> Iterator[Check]:
     check, claims = windows.check_more_queries_raise, subject.capabilities
     parts = [part for part in windows.POSITIONED if part in claims.masks]
     if not parts or not claims.unequal_lengths:
-        yield _not_claimed(check, "no mask that counts positions at L != S is claimed")
+        yield not_claimed(check, "no mask that counts positions at L != S is claimed")
         return
     for part in parts:
         yield planned(check, part, subject, part)
@@ -102,10 +98,10 @@ def _more_queries(subject: VariantSubject) -> Iterator[Check]:
 def _patterns(subject: VariantSubject) -> Iterator[Check]:
     check = windows.check_declared_pattern
     if _pattern(subject, SQUARE.keys) is None:
-        yield _not_claimed(check, "no pattern is declared")
+        yield not_claimed(check, "no pattern is declared")
         return
     if not subject.backward:
-        yield _not_claimed(check, "gradients are not claimed")
+        yield not_claimed(check, "gradients are not claimed")
         return
     lengths = [(12, 12), (37, 37)]
     if subject.capabilities.unequal_lengths:
@@ -118,7 +114,7 @@ def _eviction(subject: VariantSubject) -> Iterator[Check]:
     check, claims = state_sizes.check_window_cache_eviction, subject.capabilities
     promised = subject.promised_window
     if claims.state == "none" or not (_asked(subject) or promised):
-        yield _not_claimed(check, "no decoding under a window is claimed")
+        yield not_claimed(check, "no decoding under a window is claimed")
         return
     by = "mask" if promised is None else "options"
     window = ASKED[0] + 1 if promised is None else promised[0] + 1
@@ -132,7 +128,7 @@ def _eviction(subject: VariantSubject) -> Iterator[Check]:
 def _state_size(subject: VariantSubject) -> Iterator[Check]:
     check = state_sizes.check_state_size
     if subject.capabilities.state == "none":
-        yield _not_claimed(check, "no decoding state is claimed")
+        yield not_claimed(check, "no decoding state is claimed")
         return
     promised = subject.promised_window
     if promised is not None and promised[0] >= WIDEST:
