@@ -18,6 +18,8 @@ from polyattn.testing import (
 )
 from polyattn.testing.planned import Check, planned, withheld
 from polyattn.testing.results import Mismatch, Seen, proves
+from polyattn.testing.runner import checks_of_name
+from polyattn.testing.tools.devices import Place
 
 
 @proves("One is one.", causes=("arithmetic",), claim="numbers")
@@ -78,13 +80,13 @@ def test_an_expected_failure_of_what_is_not_claimed_is_an_error_that_names_it() 
 
 
 def test_a_part_elsewhere_is_looked_up_and_listed_as_not_run() -> None:
-    results = check_variant("core/rope", device="cuda")
-    idle = [result for result in results if result.status is not Status.NOT_CLAIMED]
+    checks = list(checks_of_name("core/rope", Place("cuda")))
+    idle = [check for check in checks if check.withheld is not Status.NOT_CLAIMED]
     assert len(idle) > 5
-    assert {result.status for result in idle} == {Status.NOT_RUN}
-    assert all("on the CPU alone, not on cuda" in result.reason for result in idle)
+    assert {check.withheld for check in idle} == {Status.NOT_RUN}
+    assert all("on the CPU alone, not on cuda" in check.reason for check in idle)
     with pytest.raises(UnknownName, match="did you mean 'core/rope'"):
-        check_variant("core/rop", device="cuda")
+        list(checks_of_name("core/rop", Place("cuda")))
 
 
 @pytest.mark.parametrize("name", ["se", "core/rope"])
