@@ -102,8 +102,12 @@ def need_finite(what: str, got: Tensor, given: str = "") -> None:
 
 
 def compare(what: str, got: object, expected: Tensor, *, tolerance: float, given: str = "") -> None:
-    """Fail unless ``got`` has the shape of ``expected``, is finite, and is within ``tolerance``."""
-    assert not bool(expected.isnan().any()), f"the suite expects NaN of {what}: a fault of its own"
+    """Fail unless ``got`` has the shape of ``expected``, is finite, and is within ``tolerance``.
+
+    NaN in ``expected`` fails as well: what two calls of the same code give is often compared.
+    """
+    if bool(expected.isnan().any()):
+        raise Mismatch(Seen(what=f"what {what} is compared with is NaN", given=given))
     floating = expected.is_floating_point()
     tensor = need_shape(what, got, tuple(expected.shape), given, floating=floating).detach()
     expected = expected.detach()
