@@ -251,6 +251,26 @@ class SegmentsClaimedAndUnread(Plain):
 RAISES = frozenset({StartsFromItsOwnSizes})
 """Their fault is that they raise; of all others something wrong must be seen."""
 
+
+class ReadsKeysInOrder(Plain):
+    """Queries and values are read by their strides; keys, where they alone are strided, are not."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        if k.stride(3) != 1 and q.stride(3) == v.stride(3) == 1:
+            k = torch.as_strided(k, k.shape, torch.empty(k.shape).stride(), k.storage_offset())
+        return super().attend(q, k, v, mask, inputs)
+
+
+class CausalForgottenForTwo(Plain):
+    """Two tokens are taken for one, which sees everything, where there is another mask as well."""
+
+    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        rest = mask.without("causal")
+        if logits.shape[2] == logits.shape[3] == 2 and not rest.is_full:
+            mask = rest
+        return super().keep(mask, logits)
+
+
 CAUGHT = (
     (AnswersInTheDtypeOfTheState, "check_decode_low_precision"),
     (RemembersInHalf, "check_decode_low_precision"),
@@ -275,4 +295,6 @@ CAUGHT = (
     (SegmentsClaimedAndUnread, "check_mask_part_counts"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
+    (ReadsKeysInOrder, "check_noncontiguous"),
+    (CausalForgottenForTwo, "check_causal_with_padding"),
 )

@@ -102,15 +102,18 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
         "a backward pass that takes the gradient of the output to be contiguous",
     ),
 )
-def check_noncontiguous(subject: Subject, layout: str) -> None:
+def check_noncontiguous(subject: Subject, layout: str, alone: str = "") -> None:
+    """``alone``: the one tensor, q, k or v, that is laid out so; all of them where it is empty."""
     shape = subject.fit(SQUARE)
     sample, instance = subject.draw(shape), subject.at(shape)
     if layout == "grad_out_expanded":
         _expanded_gradient(subject, sample)
         return
-    odd = sample.each(LAYOUTS[layout])
+    change = LAYOUTS[layout]
+    changed = {alone: sample.leaves()[alone]} if alone else sample.leaves()
+    odd = sample.having(**{name: change(x) for name, x in changed.items()})
     flat = odd.each(lambda x: x.contiguous())
-    given = f"{sample.describe()}, {layout}"
+    given = f"{sample.describe()}, {layout}{f' of {alone} alone' if alone else ''}"
     compare(
         "the output",
         instance(odd),

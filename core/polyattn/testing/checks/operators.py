@@ -19,11 +19,11 @@ TORCH = frozenset({"aten", "prim", "prims", "profiler", "inductor", "mkldnn", "q
 """The namespaces of torch's own operators."""
 
 
-class _Calls(TorchDispatchMode):
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """Notes the first call of each operator that is not torch's own."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: dict[Any, tuple[tuple[Any, ...], dict[str, Any]]] = {}
 
     def __torch_dispatch__(

@@ -262,3 +262,6 @@ def autograd_checks(subject: Subject) -> Iterator[Check]:
                 yield planned(autograd.check_double_backward, label, subject, shape, ("causal",))
     for layout in (*autograd.LAYOUTS, "grad_out_expanded"):
         yield planned(autograd.check_noncontiguous, layout, subject, layout)
+    for alone in ("q", "k", "v"):
+        label = f"every_second-{alone}"
+        yield planned(autograd.check_noncontiguous, label, subject, "every_second", alone)

@@ -55,6 +55,7 @@ LONG_ODD = Shape(name="long_odd", batch=2, queries=37, keys=37)
 LONG_MEMORY = Shape(name="long_memory", batch=1, queries=45, keys=120)
 LONG_MEMORY_EVEN = Shape(name="long_memory_even", batch=1, queries=64, keys=140)
 """Far fewer queries than keys, of one sample: where blocks of one sample are taken together."""
+TWO = Shape(name="two", queries=2, keys=2)
 SINGLE = Shape(name="single", batch=1, heads=1, queries=1, keys=1)
 TINY = Shape(name="tiny", batch=1, queries=3, keys=4, head_dim=3, value_dim=2)
 TINY_EVEN = Shape(name="tiny_even", batch=1, queries=3, keys=3, head_dim=3, value_dim=3)
