@@ -15,6 +15,7 @@ from polyattn.cli.check_only import command
 from polyattn.cli.check_question import Question
 from polyattn.cli.check_report import Report, printable
 from polyattn.cli.main import INTERRUPTED
+from polyattn.cli.orphans import orphans_ended
 from polyattn.errors import PolyattnError
 from polyattn.measure.worker import WorkerFailed
 from polyattn.registry import discover
@@ -114,9 +115,10 @@ class Session:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """Ctrl-C ends the worker, and what there is is shown."""
+        """Ctrl-C ends the worker, and what there is is shown; nothing is left running."""
         try:
-            yield
+            with orphans_ended():
+                yield
         except KeyboardInterrupt:
             if self.reports:
                 self.reports[-1].interrupt()
