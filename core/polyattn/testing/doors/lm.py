@@ -31,6 +31,7 @@ from polyattn.testing.doors.network import (
     training_is_plain,
     unsteadiness,
 )
+from polyattn.testing.doors.suspects import Suspecting
 from polyattn.testing.process.contained import TimeUp
 from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.caches import CACHE_NAMES, Caching
@@ -106,7 +107,7 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     unsteady = unsteadiness(trial)
     if unsteady is None:
         _find_the_rest(trial, wishes)
-    return NetworkDoor(subject, (), tuple(trial.notes), trial.running.function, unsteady)
+    return Suspecting(subject, (), tuple(trial.notes), trial.running.function, unsteady)
 
 
 def _with_targets(trial: Trial) -> bool:

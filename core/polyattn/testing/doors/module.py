@@ -35,6 +35,7 @@ from polyattn.testing.doors.network import (
     training_is_plain,
     unsteadiness,
 )
+from polyattn.testing.doors.suspects import Suspecting
 from polyattn.testing.process.contained import TimeUp
 from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.networks import Function, Manner, ModuleSubject, described, picked
@@ -126,7 +127,7 @@ def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:
     if unsteady is None:
         _who_hears_whom(trial, wishes)
     module = trial.running.function
-    return NetworkDoor(subject, (), tuple(trial.notes), module, unsteady)
+    return Suspecting(subject, (), tuple(trial.notes), module, unsteady)
 
 
 def _is_lazy(function: object) -> bool:
