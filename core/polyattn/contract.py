@@ -226,6 +226,14 @@ class SequenceAttention(Admission):
 
     # What everybody calls
 
+    def refusals(self, call: Call) -> tuple[Refusal, ...]:
+        """Every reason why this call would not be answered; empty if it would be."""
+        found = super().refusals(call)
+        if not call.cross or type(self).pattern is SequenceAttention.pattern:
+            return found
+        way_out = "use a variant without a pattern, such as sdpa, between unrelated sequences"
+        return (Refusal("cross", "keys of another sequence", "one sequence", way_out), *found)
+
     def expected(
         self,
         q: Tensor,

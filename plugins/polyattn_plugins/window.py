@@ -117,9 +117,6 @@ class LocalWindow(SequenceAttention):
         return self.attend(q, keys, values, over_all, inputs), state
 
     def refuse(self, call: Call) -> Iterator[Refusal]:
-        if call.cross:
-            way_out = "use a variant without order, such as sdpa, between unrelated sequences"
-            yield Refusal("cross", "keys of another sequence", "one sequence", way_out)
         right = self.config.right
         ahead = None if call.window is None else call.window[1]
         yield from _refuse_prefix(call, right if ahead is None else min(right, ahead))

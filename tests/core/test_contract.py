@@ -208,6 +208,20 @@ def test_a_window_between_unrelated_sequences_is_refused() -> None:
     assert dense.refusals(Call(cross=True, parts=frozenset({"padding"}))) == ()
 
 
+def test_a_pattern_of_its_own_does_not_look_across_sequences() -> None:
+    """Patterns speak of positions; the author does not have to think of that."""
+
+    class Diagonal(polyattn.SequenceAttention):
+        capabilities = polyattn.Capabilities()
+
+        def pattern(self, queries: int, keys: int, *, device: torch.device) -> torch.Tensor:
+            return torch.eye(queries, keys, dtype=torch.bool, device=device)
+
+    (refusal,) = Diagonal().refusals(Call(cross=True))
+    assert refusal.option == "cross"
+    assert Diagonal().refusals(Call(cross=False)) == ()
+
+
 def test_weights_are_the_map_of_any_variant_that_is_linear_in_its_values() -> None:
     q, k, v = qkv(keys=3 * 6 + 1)
     dense = polyattn.create("dense")

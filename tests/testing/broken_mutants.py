@@ -248,6 +248,26 @@ class SegmentsClaimedAndUnread(Plain):
         return super().reference(q, k, v, mask.without("segments"), inputs)
 
 
+class PrefixLostUnderAnOpenWindow(Plain):
+    """Causal is taken for the window's missing right end, prefix or not."""
+
+    def keep(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        if mask.prefix and mask.span is not None and mask.span[1] is None:
+            mask = dataclasses.replace(mask, prefix=0)
+        return super().keep(mask, logits)
+
+
+class SamplesTakenForKeyHeads(Plain):
+    """Whether heads are grouped is asked of the number of samples, while decoding."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        if q.shape[0] == k.shape[1] != q.shape[1]:
+            q = q[:, : k.shape[1]].repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+        return super().step(q, k, v, state, mask, inputs)
+
+
 RAISES = frozenset({StartsFromItsOwnSizes})
 """Their fault is that they raise; of all others something wrong must be seen."""
 
@@ -295,6 +315,8 @@ CAUGHT = (
     (SegmentsClaimedAndUnread, "check_mask_part_counts"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
+    (PrefixLostUnderAnOpenWindow, "check_causal_prefix"),
+    (SamplesTakenForKeyHeads, "check_decode_degenerate_sizes"),
     (ReadsKeysInOrder, "check_noncontiguous"),
     (CausalForgottenForTwo, "check_causal_with_padding"),
 )

@@ -30,6 +30,7 @@ DECODED: dict[str, Shape] = {
     "as_many_heads_as_tokens": SQUARE.of(heads=4, queries=12, keys=12),
     "more_samples_than_tokens": SQUARE.of(batch=5, queries=3, keys=3),
     "three_heads_over_each_of_two": SQUARE.of(batch=4, heads=6, kv_heads=2),
+    "as_many_samples_as_key_heads": SQUARE.of(batch=2, heads=4, kv_heads=2),
 }
 """Sizes at which one axis can be taken for another, or a single one for a single token."""
 
@@ -254,11 +255,18 @@ def sizeless(subject: VariantSubject) -> Instance | None:
     claim="masks (causal)",
 )
 def check_causal_prefix(
-    subject: Subject, shape: Shape, prefix: int, parts: tuple[Part, ...] = ()
+    subject: Subject,
+    shape: Shape,
+    prefix: int,
+    parts: tuple[Part, ...] = (),
+    window: tuple[int | None, int | None] | None = None,
 ) -> None:
+    """window: in the place of the usual one, where windows are among the parts or required."""
     shape = subject.fit(shape)
-    others = sorted((subject.capabilities.requires | set(parts)) - {"causal"})
-    mask = Mask.causal(prefix=prefix) & combine(others, shape)
+    others = (subject.capabilities.requires | set(parts)) - {"causal"}
+    others -= {"window"} if window else set()
+    mask = Mask.causal(prefix=prefix) & combine(sorted(others), shape)
+    mask = mask & Mask.window(*window) if window else mask
     sample, instance = subject.draw(shape).masked(mask), subject.at(shape)
     if subject.sees_all:
         _last_of_prefix_is_seen(instance, sample, min(prefix, shape.keys) - 1)

@@ -95,3 +95,6 @@ def _prefixes(subject: Subject) -> Iterator[Check]:
     for part in ("padding", "window", "segments", "dense", "bias", "alibi"):
         if part in single_parts(subject):
             yield planned(check, f"square-3-{part}", subject, SQUARE, 3, (part,), may_refuse=True)
+    for window in ((2, None), (0, 2), (None, 1)) if "window" in claims.masks else ():
+        label = "square-4-window_" + "_".join(map(str, window))
+        yield planned(check, label, subject, SQUARE, 4, (), window, may_refuse=True)
