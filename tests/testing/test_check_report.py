@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.testing.test_cli_check import polyattn
@@ -84,6 +86,21 @@ def test_a_failure_ends_with_the_command_that_runs_it_again(
         at = lines.index(f"FAILED {id}")
         told = lines[at + 1 : lines.index("", at)]
         assert told[-1] == f"  run it again: polyattn check it --only {id}"
+
+
+def test_inputs_that_can_be_made_again_are_a_line_of_python(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    result = failed("check_a")
+    assert result.failure is not None
+    given = "q (1, 2, 3, 4), k (1, 2, 3, 4), v (1, 2, 3, 4), float64, mask full, seed 3, in chunks"
+    seen = Seen(what="it is so", given=given)
+    failure = CheckFailure("check_a", result.failure.property, seen)
+    Report("it").hear(dataclasses.replace(result, failure=failure))
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if "its inputs: " in x]
+    names: dict[str, Any] = {}
+    exec(line.partition("its inputs: ")[2], names)
+    assert names["q"].shape == (1, 2, 3, 4)
 
 
 def test_any_text_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:

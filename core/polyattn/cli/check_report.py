@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from polyattn.testing.results import Result, Status, need_ids
+from polyattn.testing.tools.recipes import recipe
 
 
 @dataclasses.dataclass
@@ -115,6 +116,8 @@ class Report:
         self.say(f"\n{result.status.upper()} {result.id}")
         told = str(result.failure).partition(": ")[2] if result.failure else result.reason
         lines = told.splitlines()
+        inputs = recipe(result.failure.seen.given) if result.failure else ""
+        lines += [f"its inputs: {inputs}"] if inputs else []
         command = self.again(result.id)
         lines += [f"run it again: {command}"] if command else []
         self.say("\n".join(f"  {line}" for line in lines) + "\n")

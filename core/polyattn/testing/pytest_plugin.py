@@ -181,6 +181,7 @@ class CheckItem(pytest.Item):
         """A failure stands alone, with the traceback of the code that was checked, if it raised;
         the suite's own frames belong to --full-trace."""
         from polyattn.testing.results import CheckFailure
+        from polyattn.testing.tools.recipes import recipe
         from polyattn.testing.tools.tracebacks import told
 
         if self.config.getoption("fulltrace"):
@@ -192,6 +193,8 @@ class CheckItem(pytest.Item):
             parts = [str(error), told(error.__cause__)]
         else:
             parts = [str(error)]
+        inputs = recipe(error.seen.given) if isinstance(error, CheckFailure) else ""
+        parts += [f"its inputs: {inputs}"] if inputs else []
         return "\n\n".join([*parts, f"run it again: {self._command()}"])
 
     def _command(self) -> str:

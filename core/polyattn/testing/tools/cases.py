@@ -17,6 +17,8 @@ from polyattn.mask import Mask
 
 LONGEST = 1024
 """The ``max_length`` that variants which index by position are built for here."""
+SPREAD = 1.2
+"""The usual spread: wrong scales and weak masks stand out by factors of 200."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,8 @@ class Sample:
     mask: Mask
     inputs: Mapping[str, Tensor]
     seed: int
+    std: float | None = None
+    """The spread with which ``drawn`` gives these very numbers; None where they are changed."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -117,6 +121,7 @@ class Sample:
             k=tensors.pop("k", self.k),
             v=tensors.pop("v", self.v),
             inputs={name: tensors.pop(name, x) for name, x in self.inputs.items()},
+            std=None,
         )
 
     def masked(self, mask: Mask) -> Sample:
@@ -129,7 +134,9 @@ class Sample:
 
     def to(self, dtype: torch.dtype) -> Sample:
         """The same numbers in another dtype; the mask stays as it is."""
-        return self.each(lambda x: x.to(dtype))
+        # Rounded once, they are as if they were drawn so.
+        std = self.std if self.dtype in (torch.float64, dtype) else None
+        return dataclasses.replace(self.each(lambda x: x.to(dtype)), std=std)
 
     def keys(self, index: Tensor | slice) -> Sample:
         """Only these keys, with their values and side inputs; the mask is left as it is."""
@@ -146,11 +153,24 @@ class Sample:
         return self.each(lambda x: x[index])
 
     def describe(self) -> str:
-        """Shapes, dtype, mask and seed in one line."""
+        """Shapes, dtype, mask and seed in one line, which ``recipes`` reads."""
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in self.leaves().items())
         parts = " & ".join(sorted(self.mask.parts)) or "full"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{shapes}, {dtype}, mask {parts}, seed {self.seed}"
+        seed = f"made from seed {self.seed}" if self.std is None else f"seed {self.seed}"
+        seed += "" if self.std in (None, SPREAD) else f" at a spread of {self.std!r}"
+        return f"{shapes}, {dtype}, mask {parts}, {seed}"
+
+
+def drawn(
+    *sizes: tuple[int, ...], dtype: str | torch.dtype, seed: int = 0, std: float = SPREAD
+) -> list[Tensor]:
+    """The numbers of a sample: q, k, v and its side inputs, in order."""
+    dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    return [
+        normal(*size, seed=1000 * seed + at, std=std).to(dtype)
+        for at, size in enumerate(sizes, start=1)
+    ]
 
 
 def normal(*size: int, seed: int, std: float = 1.0) -> Tensor:
@@ -166,30 +186,20 @@ def draw(
     side_inputs: Mapping[str, InputSize],
     mask: Mask,
     seed: int = 0,
-    std: float = 1.2,
+    std: float = SPREAD,
 ) -> Sample:
-    """A seeded sample; drawn in float64 and rounded, so that dtypes see the same numbers.
-
-    The default spread is that at which wrong scales and weak masks stand out by factors of 200.
-    """
+    """A seeded sample; drawn in float64 and rounded, so that dtypes see the same numbers."""
     kv_heads = shape.kv_heads or shape.heads
-
-    def numbers(heads: int, length: int, width: int, offset: int) -> Tensor:
-        size = (shape.batch, heads, length, width)
-        return normal(*size, seed=1000 * seed + offset, std=std).to(dtype)
-
-    inputs = {}
-    for offset, (name, size) in enumerate(side_inputs.items(), start=4):
-        heads, width = size.resolve(shape.sizes)
-        inputs[name] = numbers(heads, shape.keys, width, offset)
-    return Sample(
-        q=numbers(shape.heads, shape.queries, shape.head_dim, 1),
-        k=numbers(kv_heads, shape.keys, shape.head_dim, 2),
-        v=numbers(kv_heads, shape.keys, shape.value_dim, 3),
-        mask=mask,
-        inputs=inputs,
-        seed=seed,
-    )
+    resolved = {name: size.resolve(shape.sizes) for name, size in side_inputs.items()}
+    sizes = {
+        "q": (shape.heads, shape.queries, shape.head_dim),
+        "k": (kv_heads, shape.keys, shape.head_dim),
+        "v": (kv_heads, shape.keys, shape.value_dim),
+    } | {name: (heads, shape.keys, width) for name, (heads, width) in resolved.items()}
+    all_sizes = [(shape.batch, *size) for size in sizes.values()]
+    q, k, v, *others = drawn(*all_sizes, dtype=dtype, seed=seed, std=std)
+    inputs = dict(zip(side_inputs, others, strict=True))
+    return Sample(q=q, k=k, v=v, mask=mask, inputs=inputs, seed=seed, std=std)
 
 
 def shape_of(sample: Sample) -> Shape:
