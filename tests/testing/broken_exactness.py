@@ -62,6 +62,20 @@ class BufferOfTheLongest(Plain):
         return super().logits(q, k[:, :, positions[: k.shape[2]]])
 
 
+class ScaleWrittenIntoTheCode(Plain):
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q * q.shape[-1] ** -0.5) @ k.mT
+
+
+class ScaleForgottenForOneQuery(Plain):
+    """A short way for a single query, which takes the default."""
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        if q.shape[2] == 1:
+            return (q * q.shape[-1] ** -0.5) @ k.mT
+        return super().logits(q, k)
+
+
 class CausalWithoutOrder(Plain):
     """Every call is causal, and yet the order of the keys is said not to matter."""
 
@@ -96,6 +110,8 @@ class TableWithoutALength(Plain):
 CAUGHT = (
     (ReadsSizesThatAreNotThere, "check_missing_sizes"),
     (TableWithoutALength, "check_missing_sizes"),
+    (ScaleWrittenIntoTheCode, "check_scale_is_read"),
+    (ScaleForgottenForOneQuery, "check_scale_is_read"),
     (CausalWithoutOrder, "check_key_order"),
     (DropsHalfWhateverIsAsked, "check_dropout_share"),
     (DropsWhatItShouldKeep, "check_dropout_share"),

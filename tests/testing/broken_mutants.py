@@ -248,6 +248,25 @@ class SegmentsClaimedAndUnread(Plain):
         return super().reference(q, k, v, mask.without("segments"), inputs)
 
 
+class FewNumbersAtATime(Plain):
+    """Rows are taken as many at a time as a buffer of 2^19 numbers holds; the rest is forgotten."""
+
+    def out(self, weights: Tensor, v: Tensor) -> Tensor:
+        out = super().out(weights, v)
+        rows = max(1, (1 << 19) // (out.shape[0] * out.shape[1] * out.shape[3]))
+        kept = torch.arange(out.shape[2])[:, None] < rows
+        return torch.where(kept, out, 0.0)
+
+
+class FirstRowsAgain(Plain):
+    """What does not fit into the buffer gets what its first rows got."""
+
+    def out(self, weights: Tensor, v: Tensor) -> Tensor:
+        out = super().out(weights, v)
+        rows = max(1, (1 << 19) // (out.shape[0] * out.shape[1] * out.shape[3]))
+        return out[:, :, torch.arange(out.shape[2]) % rows] if out.shape[2] > rows else out
+
+
 class PrefixLostUnderAnOpenWindow(Plain):
     """Causal is taken for the window's missing right end, prefix or not."""
 
@@ -315,6 +334,8 @@ CAUGHT = (
     (SegmentsClaimedAndUnread, "check_mask_part_counts"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
+    (FewNumbersAtATime, "check_wide_values_at_length"),
+    (FirstRowsAgain, "check_wide_values_at_length"),
     (PrefixLostUnderAnOpenWindow, "check_causal_prefix"),
     (SamplesTakenForKeyHeads, "check_decode_degenerate_sizes"),
     (ReadsKeysInOrder, "check_noncontiguous"),

@@ -41,7 +41,7 @@ class Plain(SequenceAttention):
 
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         exact = kit.accumulation_dtype(q.dtype)
-        return (q.to(exact) * q.shape[-1] ** -0.5) @ k.to(exact).mT
+        return (q.to(exact) * self.scale_for(q.shape[-1])) @ k.to(exact).mT
 
     def bias(self, mask: Mask, logits: Tensor) -> Tensor | None:
         queries, keys = logits.shape[2:]
@@ -76,7 +76,7 @@ class Online(SequenceAttention):
         bias = mask.logit_bias(*shape[2:], dtype=exact, device=q.device)
         keep = torch.ones(shape, dtype=torch.bool) if keep is None else keep.expand(shape)
         bias = q.new_zeros(shape, dtype=exact) if bias is None else bias.expand(shape)
-        scaled = q.to(exact) * width**-0.5
+        scaled = q.to(exact) * self.scale_for(width)
         k, v = (kit.repeat_heads(x, heads).to(exact) for x in (k, v))
         top = scaled.new_full((*shape[:3], 1), -torch.inf)
         total, out = torch.zeros_like(top), scaled.new_zeros(*shape[:3], v.shape[3])

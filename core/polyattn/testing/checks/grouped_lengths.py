@@ -12,6 +12,7 @@ from polyattn.testing.tools.masks import combine
 LENGTHS = (150, 257)
 """More than two blocks of 64, and one more than four."""
 MANY_AT = 150
+WIDE_AT = 200
 
 
 @proves(
@@ -47,18 +48,26 @@ def check_grouped_heads_at_length(
 def check_many_heads_at_length(subject: Subject, length: int, parts: tuple[Part, ...] = ()) -> None:
     """48 heads of all samples: code that takes some at a time needs several rounds for them."""
     kv_heads = 8 if subject.capabilities.grouped_heads == "no" else 4
-    shape = subject.fit(
-        Shape(
-            name="",
-            batch=6,
-            heads=8,
-            kv_heads=kv_heads,
-            queries=length,
-            keys=length,
-            head_dim=4,
-            value_dim=3,
-        )
-    )
+    heads = Shape(name="", batch=6, heads=8, kv_heads=kv_heads, head_dim=4, value_dim=3)
+    _at_length(subject, heads, length, parts)
+
+
+@proves(
+    "With many wide values and a sequence of several blocks, output and gradients are those of the "
+    "definition.",
+    causes=(
+        "blocks that are taken some at a time, as many as a buffer holds, and the rest forgotten",
+        "the first blocks taken again in the place of the next",
+    ),
+)
+def check_wide_values_at_length(subject: Subject, length: int) -> None:
+    """32 heads of 128 values, of one sample: blocks that go together are many numbers."""
+    wide = Shape(name="", batch=1, heads=32, head_dim=4, value_dim=128)
+    _at_length(subject, wide, length, ())
+
+
+def _at_length(subject: Subject, sizes: Shape, length: int, parts: tuple[Part, ...]) -> None:
+    shape = subject.fit(sizes.of(queries=length, keys=length))
     wanted = sorted(subject.capabilities.requires | set(parts))
     sample = subject.draw(shape).masked(combine(wanted, shape))
     against_definition(subject.at(shape), sample)

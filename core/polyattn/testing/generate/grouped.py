@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from polyattn.testing.checks.grouped_lengths import (
     LENGTHS,
     MANY_AT,
+    WIDE_AT,
     check_grouped_heads_at_length,
     check_many_heads_at_length,
+    check_wide_values_at_length,
 )
 from polyattn.testing.checks.mask_effects import check_mask_part_counts, claimed_parts
 from polyattn.testing.generate.asking import single_parts, without_definition
@@ -43,9 +45,14 @@ def grouped_length_checks(subject: Subject) -> Iterator[Check]:
 
 def _many(subject: Subject) -> Iterator[Check]:
     check = check_many_heads_at_length
+    wide = check_wide_values_at_length
     if not subject.has_definition:
         yield without_definition(subject, check)
-    elif subject.fit(Shape(name="", queries=MANY_AT, keys=MANY_AT)).keys == MANY_AT:
+        yield without_definition(subject, wide)
+        return
+    if subject.fit(Shape(name="", queries=WIDE_AT, keys=WIDE_AT)).keys == WIDE_AT:
+        yield planned(wide, f"length{WIDE_AT}", subject, WIDE_AT)
+    if subject.fit(Shape(name="", queries=MANY_AT, keys=MANY_AT)).keys == MANY_AT:
         yield planned(check, f"length{MANY_AT}", subject, MANY_AT)
         for part in ("causal", "padding", "segments", "alibi"):
             if part in single_parts(subject) and not subject.raw_masks:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from polyattn.operation import Operation
-from polyattn.testing.checks import dropout, members, payload, ranges, symmetry, weights
+from polyattn.testing.checks import dropout, members, options, payload, ranges, symmetry, weights
 from polyattn.testing.checks.configs import check_config_roundtrip, check_missing_sizes
 from polyattn.testing.checks.refusals import name_of
 from polyattn.testing.generate.asking import single_parts
@@ -24,8 +24,30 @@ def further_value_checks(subject: Subject) -> Iterator[Check]:
         return
     yield planned(check_config_roundtrip, "", subject)
     yield planned(check_missing_sizes, "", subject)
-    for group in (_ranges, _autocast, _hull, _maps, _symmetry, _payload, _dropout, _members):
+    for group in (
+        _scale,
+        _ranges,
+        _autocast,
+        _hull,
+        _maps,
+        _symmetry,
+        _payload,
+        _dropout,
+        _members,
+    ):
         yield from group(subject)
+
+
+def _scale(subject: VariantSubject) -> Iterator[Check]:
+    check = options.check_scale_is_read
+    if "scale" not in type(subject.config).model_fields:
+        yield not_claimed(check, "its config has no scale")
+        return
+    one = SQUARE.of(queries=1)
+    for name, shape in (("square", SQUARE), ("kv_longer", RECTANGULAR), ("one_query", one)):
+        for parts in ((), *((part,) for part in single_parts(subject))):
+            label = "-".join((name, *parts))
+            yield planned(check, label, subject, shape, parts)
 
 
 def _ranges(subject: VariantSubject) -> Iterator[Check]:
@@ -172,3 +194,16 @@ def _members(subject: VariantSubject) -> Iterator[Check]:
             if shape.queries > shape.keys and set(parts) & {"causal", "window", "alibi"}:
                 continue
             yield planned(check, label, subject, shape, parts, may_refuse=True)
+
+
+GROUPS = (
+    _scale,
+    _ranges,
+    _autocast,
+    _hull,
+    _maps,
+    _symmetry,
+    _payload,
+    _dropout,
+    _members,
+)
