@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 from tests.testing.test_cli_check import polyattn
 
-from polyattn.cli.check_only import meant
 from polyattn.cli.check_question import Question
 from polyattn.errors import ConfigError
+from polyattn.testing.planned import not_claimed, planned
+from polyattn.testing.process.jobs import Plan
+from polyattn.testing.process.only import LEFT_OUT, meant
+from polyattn.testing.results import Status
 
 HERE = Path(__file__).parent
 PART = "core/alibi"
@@ -61,6 +64,22 @@ def test_a_text_that_means_none_is_refused_with_the_nearest() -> None:
         meant(["zzz"], IDS)
     with pytest.raises(ConfigError, match="no such check"):
         meant(["check_a"], [])
+
+
+def test_what_is_left_out_is_not_run_whatever_is_claimed() -> None:
+    def check_a() -> None: ...
+
+    def check_b() -> None: ...
+
+    checks = [planned(check_a), not_claimed(check_b, "why")]
+    plan = Plan(checks, (), lambda *_: "", lambda _: "all")
+    assert plan.of(()).verdict([]) == plan.of(("check_a", "check_b")).verdict([]) == "all"
+    alone = plan.of(("check_a",))
+    assert alone.verdict([]) == "1 of 2 checks were run, as --only asks"
+    assert [x.withheld for x in alone.checks] == [None, Status.NOT_RUN]
+    assert alone.checks[1].reason == LEFT_OUT
+    with pytest.raises(ConfigError, match="no such check"):
+        plan.of(("check_c",))
 
 
 @pytest.mark.parametrize(

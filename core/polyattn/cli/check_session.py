@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from polyattn.cli.check_only import command
 from polyattn.cli.check_question import Question
 from polyattn.cli.check_report import Report, printable
 from polyattn.cli.main import INTERRUPTED
@@ -45,7 +44,7 @@ class Session:
         """Check one name, or one thing through a door. Gives the exit code."""
         if self.question.door is None and "/" not in target:
             discover().find(target)
-        with self._ending(), Suite(command(self.question.only)) as suite:
+        with self._ending(), Suite() as suite:
             for report, job in self._jobs(suite, target, brief=False):
                 report.begin()
                 _run(suite, job, report)
@@ -93,6 +92,7 @@ class Session:
             extended=self.question.extended or bool(self.question.only),
             device=device,
             expected=expected,
+            only=self.question.only,
             **limits,
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from polyattn.errors import PolyattnError
 from polyattn.measure.jobs import serve
 from polyattn.measure.worker import Event
+from polyattn.testing.process.only import LEFT_OUT, meant
 from polyattn.testing.process.worker import Job
 from polyattn.testing.results import Result, Status
 
@@ -32,6 +33,24 @@ class Plan:
     notes: Sequence[str]
     follows: Callable[[str, Sequence[Result]], str]
     verdict: Callable[[Sequence[Result]], str]
+
+    def of(self, only: Sequence[str]) -> Plan:
+        """The same where only some are asked for (``Job.only``). Raises: ConfigError for no check.
+
+        What is left out says nothing, of claims and of expected failures neither.
+        """
+        if not only:
+            return self
+        chosen = meant(only, [check.id for check in self.checks])
+        checks = [check if check.id in chosen else _left_out(check) for check in self.checks]
+        if len(chosen) == len(checks):
+            return self
+        told = f"{len(chosen)} of {len(checks)} checks were run, as --only asks"
+        return dataclasses.replace(self, checks=checks, verdict=lambda results: told)
+
+
+def _left_out(check: Check) -> Check:
+    return dataclasses.replace(check, withheld=Status.NOT_RUN, reason=LEFT_OUT)
 
 
 def _parts(request: Mapping[str, Any]) -> Iterator[Event]:
@@ -58,6 +77,7 @@ def _check(request: Mapping[str, Any]) -> Iterator[Event]:
         return
     try:
         plan = _through_door(job) if job.door is not None else _registered(job)
+        plan = plan.of(job.only)
     except PolyattnError as error:
         yield {"event": "wrong", "reason": str(error)}
         return

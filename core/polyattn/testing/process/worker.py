@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 from polyattn.errors import ConfigError, Unavailable
@@ -50,6 +50,9 @@ class Job:
     device: str = "cpu"
     expected: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Expected failures by the ids of its checks; ids of no check are not looked for here."""
+    only: Sequence[str] = ()
+    """Ids of checks, names or parts of ids (see ``only.meant``): the others are listed and not run.
+    None: all are run."""
     opening: float = 60.0
     """Seconds to load, build and plan."""
     each: float = 30.0
