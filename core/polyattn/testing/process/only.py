@@ -1,4 +1,4 @@
-"""Which checks are meant where some are asked for alone, as ``check --only TEXT`` does. No torch."""
+"""Which checks are meant where some are asked for alone: ``check --only TEXT``. No torch."""
 
 from __future__ import annotations
 
