@@ -15,23 +15,20 @@ from typing import Any
 from torch import nn
 
 from polyattn.testing.checks.language_models import embedding_of
-from polyattn.testing.doors.module import shut
-from polyattn.testing.doors.network import (
+from polyattn.testing.doors.network import NetworkDoor, shut
+from polyattn.testing.doors.suspects import Suspecting
+from polyattn.testing.doors.trying.arguments import (
     POSITIONS,
-    NetworkDoor,
-    Trial,
-    find_lengths,
-    find_longest,
     find_padding,
-    hearing,
     number_of,
     parameters_of,
     required_arguments,
-    settle_precision,
-    training_is_plain,
-    unsteadiness,
 )
-from polyattn.testing.doors.suspects import Suspecting
+from polyattn.testing.doors.trying.hearing import hearing
+from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
+from polyattn.testing.doors.trying.precision import settle_precision
+from polyattn.testing.doors.trying.steadiness import training_is_plain, unsteadiness
+from polyattn.testing.doors.trying.trial import Trial
 from polyattn.testing.process.contained import TimeUp
 from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.caches import CACHE_NAMES, Caching

@@ -17,25 +17,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from polyattn.testing.checks.modules import check_module_output
-from polyattn.testing.doors.network import (
-    NetworkDoor,
-    Trial,
-    find_lengths,
-    find_longest,
+from polyattn.testing.doors.network import NetworkDoor, shut
+from polyattn.testing.doors.suspects import Suspecting
+from polyattn.testing.doors.trying.arguments import (
     find_padding,
     find_weights_flag,
-    finding,
-    hearing,
     number_of,
     parameters_of,
     required_arguments,
-    say_of_hearing,
-    settle_precision,
-    training_is_plain,
-    unsteadiness,
 )
-from polyattn.testing.doors.suspects import Suspecting
+from polyattn.testing.doors.trying.hearing import hearing, say_of_hearing
+from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
+from polyattn.testing.doors.trying.precision import settle_precision
+from polyattn.testing.doors.trying.steadiness import training_is_plain, unsteadiness
+from polyattn.testing.doors.trying.trial import Trial
 from polyattn.testing.process.contained import TimeUp
 from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.networks import Function, Manner, ModuleSubject, described, picked
@@ -91,11 +86,6 @@ def module_door(
             return shut(str(error), ())
         except Mismatch as mismatch:
             return shut(mismatch.seen.what, ())
-
-
-def shut(what: str, notes: tuple[str, ...], given: str = "") -> NetworkDoor:
-    """A plain call is not answered: that is all that can be said."""
-    return NetworkDoor(None, (finding(check_module_output, "plain call", what, given),), notes)
 
 
 def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:

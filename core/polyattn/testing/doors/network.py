@@ -5,46 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+from polyattn.testing.checks.modules import check_module_output
 from polyattn.testing.doors.causes import DoorFailure
 from polyattn.testing.doors.roots import failing
-from polyattn.testing.doors.trying.arguments import (
-    POSITIONS,
-    find_padding,
-    find_weights_flag,
-    number_of,
-    parameters_of,
-    required_arguments,
-)
-from polyattn.testing.doors.trying.hearing import hearing, say_of_hearing
-from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
-from polyattn.testing.doors.trying.precision import settle_precision
-from polyattn.testing.doors.trying.steadiness import Unsteady, training_is_plain, unsteadiness
-from polyattn.testing.doors.trying.trial import Trial
+from polyattn.testing.doors.trying.steadiness import Unsteady
 from polyattn.testing.generate.networks import network_checks
 from polyattn.testing.planned import Check, Trait, not_run
 from polyattn.testing.results import CheckFailure, Result, Seen, Status, property_of
 from polyattn.testing.subjects.networks import Network
-
-__all__ = [
-    "POSITIONS",
-    "NetworkDoor",
-    "Trial",
-    "find_lengths",
-    "find_longest",
-    "find_padding",
-    "find_weights_flag",
-    "finding",
-    "hearing",
-    "in_words_of_a_door",
-    "number_of",
-    "parameters_of",
-    "required_arguments",
-    "say_of_hearing",
-    "settle_precision",
-    "training_is_plain",
-    "unsteadiness",
-]
-# Both kinds of network are opened with all of these: see ``module`` and ``lm``.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,3 +86,8 @@ def in_words_of_a_door(check: Check) -> Check:
 def finding(check: Callable[..., None], label: str, what: str, given: str = "") -> Check:
     """A check that has failed already."""
     return failing(check.__name__, label, property_of(check), Seen(what=what, given=given))
+
+
+def shut(what: str, notes: tuple[str, ...], given: str = "") -> NetworkDoor:
+    """A plain call is not answered: that is all that can be said."""
+    return NetworkDoor(None, (finding(check_module_output, "plain call", what, given),), notes)
