@@ -62,8 +62,8 @@ def check_variant(
     extended: run what takes seconds (compilation) as well. device: where its code runs, by type.
     Code that hangs, or ends the process, is not contained here: ``polyattn check`` does that.
     Raises: CheckFailure at the first failure with ``on_fail="raise"``; ConfigError for ids that
-    match nothing; UnknownName and others for a name that cannot be used; whatever an unexpected
-    error of the suite is, as it is.
+    match nothing; UnknownName and others for a name that cannot be used; Unavailable for a device
+    that is not here; whatever an unexpected error of the suite is, as it is.
     """
     return run_checks(
         checks_of_name(name, place_of(device)),
@@ -85,7 +85,8 @@ def check_class(
 ) -> list[Result]:
     """``check_variant`` for a class that is not registered, or not yet. Parameters as there.
 
-    Raises: as there, but for what names raise; what ``examples()`` raises, as it is.
+    Raises: as there, Unavailable too, but for what names raise; what ``examples()`` raises, as it
+    is.
     """
     need_class("check_class", variant, SequenceAttention, FeatureMapAttention)
     return run_checks(
