@@ -32,7 +32,7 @@ def named_in(source: str, names: set[str]) -> list[tuple[int, str]]:
 def allowed(path: str) -> set[str]:
     """Words that mean something else here: see each comment."""
     words = {"dense"}  # a part of a mask
-    if path.startswith("testing/") or path == "cli/check.py":
+    if path.startswith("testing/"):
         words |= {"sdpa"}  # a door: the way in which a stranger's function is called
         words |= {"softmax"}  # the definition with which such a function is compared
     return words
