@@ -110,9 +110,10 @@ class LocalWindow(SequenceAttention):
             return super().step(q, k, v, state, mask, inputs)
         held, over_all, state = state.append({"k": k, "v": v}, mask, q)
         keys, values = held["k"], held["v"]
-        # One query over few keys takes so little that any further look at the call is felt.
+        # One query over few keys takes so little that any further look at the call is felt. Of
+        # the keys that came before, the state holds those within the window.
         beyond = over_all.span, over_all.real, over_all.key_ids, over_all.slopes
-        if keys.shape[2] <= self.config.left + 1 and all(part is None for part in beyond):
+        if all(part is None for part in beyond):
             return _over_all(q, keys, values, self._scale), state
         return self.attend(q, keys, values, over_all, inputs), state
 
@@ -159,7 +160,7 @@ class Windowed(SequenceAttention):
     ) -> Iterable[Refusal]:
         """A window that closes nothing is cheaper without one."""
         seen = sum(side or 0 for side in window or ()) + 1
-        if window is None or seen < keys:
+        if seen < keys:
             return ()
         way_out = "use sdpa, which then is as fast"
         allowed = "more keys than the window has"

@@ -267,6 +267,19 @@ class FirstRowsAgain(Plain):
         return out[:, :, torch.arange(out.shape[2]) % rows] if out.shape[2] > rows else out
 
 
+class EverythingTogetherIgnored(Plain):
+    """A step for which all kinds of masks are given at once is taken for one without any."""
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        held, over_all, state = state.append({"k": k, "v": v}, mask, q)
+        parts = over_all.span, over_all.real, over_all.key_ids, over_all.slopes
+        if all(part is not None for part in parts):
+            over_all = Mask.causal()
+        return self.attend(q, held["k"], held["v"], over_all, inputs), state
+
+
 class PrefixLostUnderAnOpenWindow(Plain):
     """Causal is taken for the window's missing right end, prefix or not."""
 
@@ -334,6 +347,7 @@ CAUGHT = (
     (SegmentsClaimedAndUnread, "check_mask_part_counts"),
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
+    (EverythingTogetherIgnored, "check_decode_equals_parallel"),
     (FewNumbersAtATime, "check_wide_values_at_length"),
     (FirstRowsAgain, "check_wide_values_at_length"),
     (PrefixLostUnderAnOpenWindow, "check_causal_prefix"),

@@ -209,10 +209,13 @@ def decoding(subject: Subject) -> Iterator[Check]:
             yield planned(parallel, f"{cut}-4over2", subject, cut, kv_heads=2)
     yield planned(parallel, "long-long_chunks", subject, "long_chunks", long=True)
     yield planned(parallel, "long-prefill", subject, "prefill", long=True)
-    for part in ("padding", "window", "segments", "alibi"):
-        if part in single_parts(subject):
-            label = f"chunks-{part}"
-            yield planned(parallel, label, subject, "chunks", (part,), may_refuse=True)
+    told: tuple[Part, ...] = ("padding", "window", "segments", "alibi")
+    decoded = tuple(part for part in told if part in single_parts(subject))
+    for cut in ("tokens", "chunks"):
+        for part in decoded:
+            yield planned(parallel, f"{cut}-{part}", subject, cut, (part,), may_refuse=True)
+        if len(decoded) > 1:
+            yield planned(parallel, f"{cut}-all", subject, cut, decoded, may_refuse=True)
     if subject.backward:
         for cut in ("tokens", "chunks"):
             yield planned(parallel, f"{cut}-gradients", subject, cut, gradients=True)
