@@ -2,7 +2,10 @@
 
 import io
 import json
+import os
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -10,13 +13,17 @@ from polyattn.measure import jobs, worker
 from polyattn.measure.worker import Worker, WorkerFailed
 
 ECHO = """
-import json, os, sys
+import json, os, subprocess, sys
 for line in sys.stdin:
     request = json.loads(line)
     print(json.dumps({"event": "heard", **request}), flush=True)
     if request["job"] == "die":
         print("last words", file=sys.stderr)
         sys.exit(3)
+    if request["job"] == "leave a child":
+        child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
+        print(json.dumps({"event": "child", "pid": child.pid}), flush=True)
+        os._exit(3)
     if request["job"] == "kill":
         os.kill(os.getpid(), 9)
     if request["job"] == "fail":
@@ -75,6 +82,36 @@ def test_leaving_ends_the_process_whatever_it_does():
     with Worker(1, (sys.executable, "-c", "import time; time.sleep(600)")) as process:
         assert process.alive
     assert not process.alive
+
+
+def ended(pid):
+    """Whether it is gone, or soon is: a process that is killed takes a moment."""
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no groups of processes")
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_worker_that_dies_by_itself_leaves_nothing_running(listens):
+    with echo() as process:
+        process.start("leave a child")
+        process.next_event()
+        child = process.next_event()["pid"]
+        if listens:
+            with pytest.raises(WorkerFailed, match="exit code 3"):
+                process.next_event()
+        else:
+            while process.alive:
+                time.sleep(0.01)
+    assert ended(child)
 
 
 def test_the_allocator_is_told_before_the_process_starts(monkeypatch):

@@ -318,3 +318,13 @@ def test_planning_does_not_import_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_that_is_dead_is_closed_before_another_takes_its_place() -> None:
+    with Suite((sys.executable, "-c", "")) as suite:
+        first = suite._worker
+        assert first is not None
+        first._process.wait()
+        second = suite._started()
+        assert second is not first
+        assert first._errors.closed

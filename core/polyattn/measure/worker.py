@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import IO, Any, Self
@@ -39,6 +40,7 @@ ALLOCATOR: Mapping[str, str] = {
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE = 5.0
+_TICK = 0.01
 
 
 class WorkerFailed(PolyattnError):
@@ -89,7 +91,12 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether it runs. Where it does not, whatever it had started has been ended, too."""
+        if self._process.returncode is None and self._has_ended():
+            # The number of a group is nobody else's until its leader is waited for.
+            self._end_group()
+            self._process.wait()
+        return self._process.returncode is None
 
     def start(self, job: str, **request: Any) -> None:
         """Send a request. Its events come from ``events`` or ``next_event``."""
@@ -129,9 +136,7 @@ class Worker:
     def close(self) -> None:
         """End the process, whatever it is doing."""
         if self.alive:
-            # It leads a session of its own: whatever it has started goes with it.
-            with contextlib.suppress(OSError, AttributeError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._end_group()
             self._process.kill()
         self._process.wait(_GRACE)
         self._reader.join(_GRACE)
@@ -151,6 +156,27 @@ class Worker:
     ) -> None:
         self.close()
 
+    def _has_ended(self) -> bool:
+        """Whether it is over, without waiting for it where the system can tell."""
+        if not hasattr(os, "waitid"):  # Windows, and macOS before Python 3.13
+            return self._process.poll() is not None
+        try:
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self._process.pid, how) is not None
+        except ChildProcessError:
+            return True
+
+    def _ends_within(self, seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while self.alive and time.monotonic() < until:
+            time.sleep(_TICK)
+        return not self.alive
+
+    def _end_group(self) -> None:
+        """It leads a session of its own: whatever it has started goes with it."""
+        with contextlib.suppress(OSError, AttributeError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -159,12 +185,12 @@ class Worker:
 
     def _obituary(self) -> str:
         """Why the process is gone, in one line."""
-        try:
-            code = self._process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
+        if not self._ends_within(_GRACE):
+            self._end_group()
             self._process.kill()
             self._process.wait(_GRACE)
             return "its process closed the stream that its answers go to"
+        code = self._process.returncode
         self._errors.seek(0)
         last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         if code >= 0:

@@ -148,7 +148,9 @@ class Suite:
             course.died(str(error))
 
     def _started(self) -> Worker:
-        if self._worker is None or not self._worker.alive:
+        if self._worker is not None and not self._worker.alive:
+            self.close()
+        if self._worker is None:
             self._worker = Worker(threads=1, command=self._command)
         return self._worker
 
