@@ -81,6 +81,8 @@ THIS = f"{HERE / 'test_suspects.py'}:"
         ("module", f"{THIS}OneAhead", CAUSAL, "off by one"),
         ("module", f"{THIS}Turned", CAUSAL, "turned round"),
         ("module", f"{THIS}ByFifteen", CAUSAL, "a number in place of -inf"),
+        ("module", "LaterOfMinusThirty", CAUSAL, "a number in place of -inf"),
+        ("module", "LaterOfMinusTenThousand", CAUSAL, "a number in place of -inf"),
         ("module", f"{THIS}ByTen", CAUSAL, "a small number (-10) in place of -inf"),
         ("module", "StrictlyLeaky", CAUSAL, "causal by blocks only"),
         ("module", "LeaksTheMean", CAUSAL, "a mean, a norm or a sum over all positions"),

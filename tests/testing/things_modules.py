@@ -274,6 +274,49 @@ class CountsFromTheEnd(Causal):
         return super().forward(x + place[:, None] * 0.1, key_padding_mask)
 
 
+class _Filled(Attention):
+    """Causal by a number in place of -inf; ``small``: the spread of its projections, if given."""
+
+    fill, added, small = -30.0, False, 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        if self.small:
+            nn.init.normal_(self.qkv.weight, std=self.small)
+
+    def weights(self, q, k, padding):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        later = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+        if self.added:
+            return (scores + self.fill * later).softmax(-1)
+        return scores.masked_fill(later, self.fill).softmax(-1)
+
+    def forward(self, x):
+        return super().forward(x)
+
+
+class LaterOfMinusThirty(_Filled):
+    pass
+
+
+class LaterOfMinusHundred(_Filled):
+    fill = -100.0
+
+
+class LaterOfMinusTenThousand(_Filled):
+    fill, small = -1e4, 0.02
+
+
+class AddsMinusTenThousandToLater(_Filled):
+    fill, added, small = -1e4, True, 0.02
+
+
+class LaterOfMinusABillion(_Filled):
+    """Right: no logits of these projections come near."""
+
+    fill = -1e9
+
+
 class PaddingOfMinusTen(Attention):
     def weights(self, q, k, padding):
         scores = q @ k.mT / math.sqrt(q.shape[-1])
@@ -565,7 +608,7 @@ class OddWidth(nn.Module):
         return x.cumsum(1)
 
 
-GOOD = (Attention, Causal, SequenceFirst, Cross)
+GOOD = (Attention, Causal, LaterOfMinusABillion, SequenceFirst, Cross)
 
 RAISES = frozenset({Views, KeepsItsWeights, HoldsALambda, KeepsATable, KeepsTheProduct})
 """Their fault is that they raise; of all others something wrong must be seen."""
@@ -594,6 +637,10 @@ CAUGHT = (
     (RoundsInside, "check_module_double_precision"),
     (StrictlyLeaky, "check_module_causality_by_perturbation"),
     (LeaksWhenLoud, "check_module_causality_by_perturbation"),
+    (LaterOfMinusThirty, "check_module_causality_by_perturbation"),
+    (LaterOfMinusHundred, "check_module_causality_by_perturbation"),
+    (LaterOfMinusTenThousand, "check_module_causality_by_perturbation"),
+    (AddsMinusTenThousandToLater, "check_module_causality_by_perturbation"),
     (StrictlyLeaky, "check_module_causality_by_gradient"),
     (LeaksItsLastGradient, "check_module_causality_by_gradient"),
     (FirstRowOfZeros, "check_module_causality_by_gradient"),

@@ -208,11 +208,14 @@ def _influence(subject: Network, length: int) -> Tensor:
 
 
 def _heard_when_loud(subject: ModuleSubject) -> bool:
-    running, x = subject.build(), subject.draw(1, subject.fit(8))
-    middle = x.shape[1] // 2
-    before = running.quiet(x)[:, :middle]
-    after = running.quiet(subject.changed(x, slice(middle, None), loud=LOUD))[:, :middle]
-    return _relative(after - before, before) > MOVED
+    """Whether a first output hears what comes later, where that is loud, or all of it is."""
+    running, x = subject.build(), subject.draw(8, subject.fit(8))
+
+    def moves(x: Tensor) -> float:
+        before, other = running.quiet(x), subject.changed(x, slice(1, None), loud=LOUD)
+        return _relative((running.quiet(other) - before)[:, :1], before[:, :1])
+
+    return max(moves(x), moves(x * LOUD)) > MOVED
 
 
 def _relative(difference: Tensor, beside: Tensor) -> float:
