@@ -280,6 +280,17 @@ class EverythingTogetherIgnored(Plain):
         return self.attend(q, held["k"], held["v"], over_all, inputs), state
 
 
+class SlopesOfLateHeadsLearnTwice(Plain):
+    """Heads are taken eight at a time, and the sums of all but the first eight count twice."""
+
+    def bias(self, mask: Mask, logits: Tensor) -> Tensor | None:
+        if mask.slopes is not None:
+            twice = mask.slopes - mask.slopes.detach()
+            late = torch.arange(mask.slopes.shape[0]) >= 8
+            mask = dataclasses.replace(mask, slopes=mask.slopes + twice * late)
+        return super().bias(mask, logits)
+
+
 class PrefixLostUnderAnOpenWindow(Plain):
     """Causal is taken for the window's missing right end, prefix or not."""
 
@@ -348,6 +359,7 @@ CAUGHT = (
     (WidthRoundedDown, "check_fm_hidden_width"),
     (RatioUnread, "check_fm_hidden_width"),
     (EverythingTogetherIgnored, "check_decode_equals_parallel"),
+    (SlopesOfLateHeadsLearnTwice, "check_wide_values_at_length"),
     (FewNumbersAtATime, "check_wide_values_at_length"),
     (FirstRowsAgain, "check_wide_values_at_length"),
     (PrefixLostUnderAnOpenWindow, "check_causal_prefix"),

@@ -7,7 +7,7 @@ from polyattn.testing.results import proves
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.tools.cases import Shape
 from polyattn.testing.tools.compare import against_definition
-from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.masks import combine, learned
 
 LENGTHS = (150, 257)
 """More than two blocks of 64, and one more than four."""
@@ -45,11 +45,16 @@ def check_grouped_heads_at_length(
         "a backward pass that goes through such parts in the wrong order",
     ),
 )
-def check_many_heads_at_length(subject: Subject, length: int, parts: tuple[Part, ...] = ()) -> None:
-    """48 heads of all samples: code that takes some at a time needs several rounds for them."""
+def check_many_heads_at_length(
+    subject: Subject, length: int, parts: tuple[Part, ...] = (), learns_mask: bool = False
+) -> None:
+    """48 heads of all samples: code that takes some at a time needs several rounds for them.
+
+    learns_mask: slopes require gradients, too, to which every head and sample adds once.
+    """
     kv_heads = 8 if subject.capabilities.grouped_heads == "no" else 4
     heads = Shape(name="", batch=6, heads=8, kv_heads=kv_heads, head_dim=4, value_dim=3)
-    _at_length(subject, heads, length, parts)
+    _at_length(subject, heads, length, parts, learns_mask)
 
 
 @proves(
@@ -60,14 +65,19 @@ def check_many_heads_at_length(subject: Subject, length: int, parts: tuple[Part,
         "the first blocks taken again in the place of the next",
     ),
 )
-def check_wide_values_at_length(subject: Subject, length: int) -> None:
+def check_wide_values_at_length(
+    subject: Subject, length: int, parts: tuple[Part, ...] = (), learns_mask: bool = False
+) -> None:
     """32 heads of 128 values, of one sample: blocks that go together are many numbers."""
     wide = Shape(name="", batch=1, heads=32, head_dim=4, value_dim=128)
-    _at_length(subject, wide, length, ())
+    _at_length(subject, wide, length, parts, learns_mask)
 
 
-def _at_length(subject: Subject, sizes: Shape, length: int, parts: tuple[Part, ...]) -> None:
+def _at_length(
+    subject: Subject, sizes: Shape, length: int, parts: tuple[Part, ...], learns_mask: bool
+) -> None:
     shape = subject.fit(sizes.of(queries=length, keys=length))
     wanted = sorted(subject.capabilities.requires | set(parts))
-    sample = subject.draw(shape).masked(combine(wanted, shape))
+    mask = combine(wanted, shape)
+    sample = subject.draw(shape).masked(learned(mask) if learns_mask else mask)
     against_definition(subject.at(shape), sample)

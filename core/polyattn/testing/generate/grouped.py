@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from polyattn.testing.checks.grouped_lengths import (
     LENGTHS,
@@ -52,8 +52,17 @@ def _many(subject: Subject) -> Iterator[Check]:
         return
     if subject.fit(Shape(name="", queries=WIDE_AT, keys=WIDE_AT)).keys == WIDE_AT:
         yield planned(wide, f"length{WIDE_AT}", subject, WIDE_AT)
+        yield from _learned(subject, wide, WIDE_AT)
     if subject.fit(Shape(name="", queries=MANY_AT, keys=MANY_AT)).keys == MANY_AT:
         yield planned(check, f"length{MANY_AT}", subject, MANY_AT)
         for part in ("causal", "padding", "segments", "alibi"):
             if part in single_parts(subject) and not subject.raw_masks:
                 yield planned(check, f"length{MANY_AT}-{part}", subject, MANY_AT, (part,))
+        yield from _learned(subject, check, MANY_AT)
+
+
+def _learned(subject: Subject, check: Callable[..., None], length: int) -> Iterator[Check]:
+    """With slopes that learn, where they may be given. To refuse that is the subject's right."""
+    if "alibi" in single_parts(subject) and subject.backward and not subject.raw_masks:
+        label, parts = f"length{length}-learned_alibi", ("alibi",)
+        yield planned(check, label, subject, length, parts, learns_mask=True, may_refuse=True)
