@@ -9,6 +9,13 @@ import torch
 
 from polyattn.capabilities import InputSize
 from polyattn.mask import Mask
+from polyattn.testing.subjects.networks import (
+    Manner,
+    ModelSubject,
+    ModuleSubject,
+    Network,
+    described,
+)
 from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample, draw
 from polyattn.testing.tools.recipes import recipe
 
@@ -68,6 +75,43 @@ def test_what_is_rounded_once_is_as_if_drawn_so_and_what_is_changed_has_no_line(
     ):
         assert "made from seed 0" in changed.describe()
         assert recipe(changed.describe()) == ""
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        ModuleSubject("it", lambda: len, Manner(), 16),
+        ModelSubject("it", lambda: len, Manner(), 23),
+    ],
+)
+def test_inputs_of_modules_and_models_are_made_again(subject: Network) -> None:
+    subject.dtype = torch.float64
+    for seed in (0, 2):
+        x = subject.draw(2, 6, seed=seed)
+        keep = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
+        for given, more in (
+            (described(x), ""),
+            (described(x, keep=keep), "real positions [6, 4]"),
+            (f"{described(x)}, others 100 times as large", "others 100 times as large"),
+        ):
+            line = recipe(given)
+            assert line.partition("  # ")[2] == more
+            again = made(line)["x" if x.is_floating_point() else "ids"]
+            assert again.dtype == x.dtype
+            assert torch.equal(again, x)
+
+
+def test_changed_inputs_of_modules_have_no_line() -> None:
+    subject = ModuleSubject("it", lambda: len, Manner(), 16)
+    x = subject.draw(2, 6)
+    assert recipe(described(x.requires_grad_()))
+    for changed in (x * 2, x[:1], x.double(), subject.changed(x, slice(2, 3)), x.detach().clone()):
+        assert recipe(described(changed)) == ""
+    with torch.no_grad():
+        x[0] = 0.0
+    assert recipe(described(x)) == ""
+    with torch.inference_mode():
+        assert recipe(described(subject.draw(2, 6))) == ""
 
 
 def test_other_texts_have_no_line() -> None:

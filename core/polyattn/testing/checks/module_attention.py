@@ -48,9 +48,10 @@ def _causal_where_all_is_loud(subject: ModuleSubject) -> None:
     All is equally loud, so that rounding is small beside the outputs; it is allowed more than
     elsewhere, as an FFT needs, since a fill that loses changes the whole output.
     """
-    running, x = subject.build(), subject.draw(8, subject.fit(5)) * SHOUT
-    before = running.quiet(x)
+    running, x = subject.build(), subject.draw(8, subject.fit(5))
     given = f"{described(x)}, all of it {SHOUT:g} times as large"
+    x = x * SHOUT
+    before = running.quiet(x)
     for t in sorted({1, max(1, x.shape[1] // 2)}):
         after = running.quiet(subject.changed(x, slice(t, None), loud=SHOUT))
         told = f"the output of the first {t} positions, once the later ones are others,"
@@ -148,9 +149,9 @@ def _loud_key_alone(subject: ModuleSubject) -> None:
     running = subject.build()
     longest, samples = subject.fit(5), 8
     x = subject.draw(samples, longest)
-    x[:, 0] *= LOUD
     keep = torch.arange(longest).expand(samples, -1) == 0
     given = f"{described(x, keep=keep)}, the real one {LOUD:g} times as large"
+    x[:, 0] *= LOUD
     alone, out = running.quiet(x[:, :1]), running.quiet(x, keep=keep)[:, :1]
     for b in range(samples):
         # What is not finite even without padding is no matter of padding.
@@ -176,8 +177,8 @@ def _padded_equals_alone(
     keep = torch.arange(longest) < torch.tensor(lengths)[:, None]
     keep = keep.flip(1) if left else keep
     garbage = subject.changed(x, slice(None), loud=loud)
-    x = torch.where(keep.view(*keep.shape, *[1] * (x.dim() - 2)), x, garbage)
     given = described(x, keep=keep)
+    x = torch.where(keep.view(*keep.shape, *[1] * (x.dim() - 2)), x, garbage)
     given += f", padding {loud:g} times as large" if x.is_floating_point() else ""
     with torch.no_grad():
         out = running(x, keep=keep)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from polyattn.testing.results import Mismatch, Seen
+from polyattn.testing.subjects.drawing import drawn_ids, drawn_x, how_drawn
 from polyattn.testing.subjects.paddings import Padding
 from polyattn.testing.subjects.sequence import blaming
 from polyattn.testing.subjects.variant import seeded
@@ -217,10 +218,11 @@ class Running:
 
 
 def described(x: Tensor, **keywords: Any) -> str:
-    """The arguments of a call in one line."""
+    """The arguments of a call in one line, which ``recipes`` reads; how x was drawn, if it was."""
     told = [f"{'x' if x.is_floating_point() else 'ids'} {tuple(x.shape)}"]
     if x.is_floating_point():
         told[0] += f" {str(x.dtype).removeprefix('torch.')}"
+    told += [how] if (how := how_drawn(x)) else []
     for name, value in keywords.items():
         if isinstance(value, Tensor) and name == "keep":
             told.append(f"real positions {value.sum(1).tolist()}")
@@ -242,7 +244,7 @@ class ModuleSubject(Network):
         self.width = width
 
     def draw(self, batch: int, length: int, *, seed: int = 0) -> Tensor:
-        return normal(batch, length, self.width, seed=300 + seed).to(self.dtype)
+        return drawn_x(batch, length, self.width, dtype=self.dtype, seed=300 + seed)
 
     def changed(self, x: Tensor, where: slice, *, seed: int = 7, loud: float = 1.0) -> Tensor:
         noise = normal(*x.shape, seed=seed, std=loud).to(x.dtype)
@@ -267,8 +269,7 @@ class ModelSubject(Network):
         self.vocab = vocab
 
     def draw(self, batch: int, length: int, *, seed: int = 0) -> Tensor:
-        generator = torch.Generator().manual_seed(400 + seed)
-        return torch.randint(self.vocab, (batch, length), generator=generator)
+        return drawn_ids(batch, length, vocab=self.vocab, seed=400 + seed)
 
     def changed(self, x: Tensor, where: slice, *, seed: int = 7, loud: float = 1.0) -> Tensor:
         """Every id another one."""

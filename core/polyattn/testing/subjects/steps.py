@@ -33,9 +33,9 @@ def step(running: Running, x: Tensor, *, weight: Tensor | None = None, **keyword
         named = dict(parameters_of(running))
     for parameter in named.values():
         parameter.grad = None
+    given = f"{described(x, **keywords)}, backward"
     x = x.detach().clone().requires_grad_(x.is_floating_point())
     out = running(x, **keywords)
-    given = f"{described(x, **keywords)}, backward"
     with blaming(given):
         if out.requires_grad:
             weight = fixed_gradient(out) if weight is None else weight

@@ -12,6 +12,11 @@ DESCRIBED = re.compile(
     r"(?: at a spread of (?P<std>[\de.+-]+))?"
 )
 """What ``cases.Sample.describe`` says of inputs that are as they were drawn."""
+X = re.compile(r"x \((?P<size>[\d, ]+)\) (?P<dtype>\w+), seed (?P<seed>\d+)(?:, (?P<more>.+))?")
+IDS = re.compile(
+    r"ids \((?P<size>[\d, ]+)\), seed (?P<seed>\d+) of (?P<vocab>\d+) ids(?:, (?P<more>.+))?"
+)
+"""What ``networks.described`` says of those of a module and of a model."""
 
 
 def recipe(described: str) -> str:
@@ -22,10 +27,23 @@ def recipe(described: str) -> str:
     """
     found = DESCRIBED.match(described)
     if found is None:
-        return ""
+        return _of_a_network(described)
     shapes = dict(re.findall(r"(\w+) (\(.*?\))", found["shapes"]))
     how = f"dtype={found['dtype']!r}, seed={found['seed']}"
     how += f", std={found['std']}" if found["std"] else ""
     names, sizes = ", ".join(shapes), ", ".join(shapes.values())
     line = f"from polyattn.testing.tools.cases import drawn; {names} = drawn({sizes}, {how})"
     return line if found["mask"] == "full" else f"{line}  # mask {found['mask']}"
+
+
+def _of_a_network(described: str) -> str:
+    if found := X.match(described):
+        how = f"dtype={found['dtype']!r}, seed={found['seed']}"
+        name, call = "drawn_x", f"x = drawn_x({found['size']}, {how})"
+    elif found := IDS.match(described):
+        how = f"vocab={found['vocab']}, seed={found['seed']}"
+        name, call = "drawn_ids", f"ids = drawn_ids({found['size']}, {how})"
+    else:
+        return ""
+    more = f"  # {found['more']}" if found["more"] else ""
+    return f"from polyattn.testing.subjects.drawing import {name}; {call}{more}"
