@@ -129,9 +129,10 @@ def test_where_no_plain_call_is_answered_the_other_failures_follow_from_that() -
     plan = _registered(Job(target="sdpa"))
     failed = [Result(id=check.id, status=Status.FAILED) for check in plan.checks]
     plain = next(x.id for x in failed if x.name == "check_output_shape_dtype_device")
-    other = next(x.id for x in failed if x.name == "check_matches_reference")
+    by_id = {check.id: check for check in plan.checks}
+    other = next(x for x in plan.checks if x.name == "check_matches_reference")
     assert plan.follows(other, failed) == plain
-    assert plan.follows(plain, failed) == ""
+    assert plan.follows(by_id[plain], failed) == ""
     answered = [dataclasses.replace(failed[0], id=plain, status=Status.PASSED), *failed]
     assert plan.follows(other, answered) == ""
 

@@ -21,6 +21,12 @@ class Trait(StrEnum):
     """It asks for an answer and no more: where none comes, every other failure follows from it."""
     COMPARES_NOTHING = "compares nothing"
     """It can be asked of code that answers otherwise each time, too."""
+    MANNERS = "manners"
+    """It asks how a call behaves, not what it computes: no wrong formula explains that it fails."""
+    AGAINST_SOFTMAX = "against softmax"
+    """It holds of softmax attention: code that is meant to be another kind is spared it."""
+    WHAT_TRUE_MEANS = "what True means"
+    """It asks what a mask closes: who means the other thing by True can say so."""
     FINDS_MEMORY = "finds memory"
     """It asks whether a call leaves something behind: worth asking of code that is known to."""
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 
 from polyattn.capabilities import Part
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Outcome, Subject, blaming, gradients
 from polyattn.testing.tools.cases import SQUARE, TINY, Sample, Shape, normal
@@ -94,6 +95,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 """The same numbers (for the expanded: the same for each) in memory that is not contiguous."""
 
 
+@having(Trait.MANNERS)
 @proves(
     "Strides do not matter: inputs and gradients of any layout give what contiguous ones give.",
     causes=(

@@ -21,7 +21,7 @@ from polyattn.testing.tools.masks import with_part
 from polyattn.testing.tools.numerics import compare_bits, need_finite, need_tensor
 
 
-@having(Trait.PLAIN_CALL)
+@having(Trait.PLAIN_CALL, Trait.MANNERS)
 @proves(
     "The output is (B, H, L, Dv), in the dtype and on the device of the inputs, and finite.",
     causes=(
@@ -51,6 +51,7 @@ def check_output_shape_dtype_device(subject: Subject, shape: Shape, dtype: torch
     need_finite("the output", got, given)
 
 
+@having(Trait.MANNERS)
 @proves(
     "The arguments are the same after a call as before, in forward and backward.",
     causes=(
@@ -101,6 +102,7 @@ def _sample(subject: Subject, shape: Shape, part: Part | None, seed: int = 0) ->
     return sample.masked(with_part(subject.capabilities, part, shape, seed))
 
 
+@having(Trait.MANNERS)
 @proves(
     "In evaluation two calls give the same bits, and no global random numbers are consumed.",
     causes=(
@@ -193,6 +195,7 @@ def check_backend_really_used(subject: Subject, shape: Shape = SQUARE) -> None:
         raise Mismatch(Seen(what=fallback, given=sample.describe()))
 
 
+@having(Trait.MANNERS)
 @proves(
     "A call changes no setting of the process and prints nothing.",
     causes=(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from polyattn.errors import Unsupported
 from polyattn.testing.checks.causality import causal_sample
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import (
     Instance,
@@ -35,6 +36,7 @@ def module_of(instance: Instance) -> nn.Module:
     return module
 
 
+@having(Trait.MANNERS)
 @proves(
     "Saved and loaded into another instance, fresh or used, it gives the same; the keys do not "
     "depend on what it has seen.",

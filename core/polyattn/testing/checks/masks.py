@@ -11,6 +11,7 @@ from torch import Tensor
 from polyattn.capabilities import Part
 from polyattn.errors import MaskError
 from polyattn.mask import Mask
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample, Shape, normal
@@ -59,6 +60,7 @@ def check_mask_broadcast_shapes(subject: Subject, part: Part, shape: Shape) -> N
             )
 
 
+@having(Trait.WHAT_TRUE_MEANS)
 @proves(
     "True means may attend, -inf in a bias closes, and a finite bias is added to the logits.",
     causes=(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import proves
 from polyattn.testing.subjects.sequence import Instance, Subject
 from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample
@@ -53,6 +54,7 @@ def _drawn(subject: Subject, part: Part | None) -> tuple[Sample, Instance]:
     return sample, subject.at(shape)
 
 
+@having(Trait.AGAINST_SOFTMAX)
 @proves(
     "The order of the keys does not matter, if their values and the columns of the mask go with "
     "them.",

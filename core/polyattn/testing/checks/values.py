@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from polyattn.capabilities import Part
+from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import proves
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.tools.cases import SQUARE, TINY, Sample, Shape
@@ -21,6 +22,7 @@ WRONG_VALUES = (
 )
 
 
+@having(Trait.AGAINST_SOFTMAX)
 @proves(
     "The output and each gradient are those of the definition, in float64.",
     causes=WRONG_VALUES,
@@ -40,6 +42,7 @@ def check_matches_reference(
     against_definition(subject.at(shape), sample)
 
 
+@having(Trait.AGAINST_SOFTMAX)
 @proves(
     "The output, and that of reference(), are those of a loop over the formula.",
     causes=WRONG_VALUES,
@@ -61,6 +64,7 @@ def check_matches_loop(subject: Subject, parts: tuple[Part, ...] = ()) -> None:
             compare(what, got, expected, tolerance=allowed, given=sample.describe())
 
 
+@having(Trait.AGAINST_SOFTMAX)
 @proves(
     "In each dtype the error is at most thrice the plain computation's, plus two roundings.",
     causes=(
@@ -77,6 +81,7 @@ def check_low_precision_error(subject: Subject, dtype: torch.dtype) -> None:
         against_definition(subject.at(shape, dtype=dtype), sample)
 
 
+@having(Trait.AGAINST_SOFTMAX)
 @proves(
     "The weights of each row sum to one: values of 1 give an output of 1.",
     causes=(

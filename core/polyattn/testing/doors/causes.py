@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
-from polyattn.testing.planned import Check
+from polyattn.testing.planned import Check, Trait
 from polyattn.testing.results import CheckFailure, Property, Seen
 
 
@@ -66,17 +67,11 @@ class DoorFailure(CheckFailure):
         return "\n".join(lines)
 
 
-FLAGS = dict.fromkeys(
-    (
-        "check_matches_reference",
-        "check_matches_loop",
-        "check_low_precision_error",
-        "check_rows_sum_to_one",
-        "check_key_order",
-    ),
-    "--reference none",
-) | {"check_mask_polarity_and_dtype": "--true-means attend|mask, where it means the other"}
-"""What the user of a door can say to be spared a check, by its name. The others nothing spares."""
+FLAGS: Mapping[Trait, str] = {
+    Trait.AGAINST_SOFTMAX: "--reference none",
+    Trait.WHAT_TRUE_MEANS: "--true-means attend|mask, where it means the other",
+}
+"""What the user of a door can say to be spared a check of this kind. The others nothing spares."""
 
 
 def with_flags(check: Check, follows: str = "") -> Check:
@@ -85,11 +80,13 @@ def with_flags(check: Check, follows: str = "") -> Check:
     follows: the finding that explains its failure, should it fail.
     """
 
+    flag = next((flag for trait, flag in FLAGS.items() if trait in check.traits), None)
+
     def run() -> None:
         try:
             check.run()
         except CheckFailure as failure:
-            property = dataclasses.replace(failure.property, claim=FLAGS.get(failure.check))
+            property = dataclasses.replace(failure.property, claim=flag)
             told = DoorFailure(failure.check, property, failure.seen, follows)
             raise told from failure.__cause__
 

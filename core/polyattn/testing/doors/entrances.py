@@ -11,11 +11,11 @@ from polyattn.testing.doors.hf import hf_door
 from polyattn.testing.doors.lm import ModelWishes, model_door
 from polyattn.testing.doors.load import load_thing
 from polyattn.testing.doors.module import ModuleWishes, module_door
-from polyattn.testing.doors.roots import failing
+from polyattn.testing.doors.roots import not_loaded
 from polyattn.testing.doors.sdpa import LOADS, MAKES, Wishes, open_door
 from polyattn.testing.planned import Check
 from polyattn.testing.process.contained import TimeUp, contained, first_line, words_of
-from polyattn.testing.results import Property, Result, Seen
+from polyattn.testing.results import Property, Result
 from polyattn.testing.subjects.networks import Function
 
 
@@ -37,7 +37,7 @@ class Opened(Protocol):
     def checks(self) -> Iterator[Check]:
         """The findings, then the checks."""
 
-    def follows(self, check: str) -> str:
+    def follows(self, check: Check) -> str:
         """The id of the finding from which a failure of this check follows, or nothing."""
 
     def verdict(self, results: Sequence[Result]) -> str:
@@ -122,7 +122,7 @@ def _fell(error: BaseException) -> Check:
     """The finding of what strangers' code raised where nothing was expected to be raised."""
     late = isinstance(error, TimeUp)
     told = words_of(error) if late else f"it raised {first_line(error)}, while being tried"
-    return failing("check_thing_loads", "trying", CAN_BE_TRIED, Seen(what=told))
+    return not_loaded("trying", CAN_BE_TRIED, told)
 
 
 def _loaded_and_opened(target: str, flags: Flags, door: str, patience: float | None) -> Opened:
@@ -132,7 +132,7 @@ def _loaded_and_opened(target: str, flags: Flags, door: str, patience: float | N
     before: list[Check] = []
     if loaded.problem:
         property = LOADS if loaded.stage == "loading" else _makes(door)
-        before.append(failing("check_thing_loads", "", property, Seen(what=loaded.problem)))
+        before.append(not_loaded("", property, loaded.problem))
     if loaded.make is None:
         return Shut(tuple(before))
     opened = _opened(door, loaded.name, loaded.make, flags, patience)
@@ -202,7 +202,7 @@ class Shut:
     def checks(self) -> Iterator[Check]:
         yield from self.findings
 
-    def follows(self, check: str) -> str:
+    def follows(self, check: Check) -> str:
         return ""
 
     def verdict(self, results: Sequence[Result]) -> str:
@@ -233,7 +233,7 @@ class Preceded:
         yield from self.before
         yield from self.opened.checks()
 
-    def follows(self, check: str) -> str:
+    def follows(self, check: Check) -> str:
         return self.opened.follows(check)
 
     def verdict(self, results: Sequence[Result]) -> str:

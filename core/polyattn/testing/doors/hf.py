@@ -73,7 +73,7 @@ class HfDoor:
                     yield in_words_of_a_door(planned(check, "", self.function))
         yield from self.door.checks()
 
-    def follows(self, check: str) -> str:
+    def follows(self, check: Check) -> str:
         """The id of the finding from which a failure of this check follows."""
         return self.door.follows(check)
 

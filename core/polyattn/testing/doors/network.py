@@ -38,7 +38,7 @@ class NetworkDoor:
             if check.name not in found or Trait.PLAIN_CALL in check.traits:
                 yield check
 
-    def follows(self, check: str) -> str:
+    def follows(self, check: Check) -> str:
         """The id of the finding from which a failure of this check follows; none does here."""
         return ""
 

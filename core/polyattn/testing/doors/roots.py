@@ -21,30 +21,21 @@ from polyattn.testing.doors.mask_causes import (
 from polyattn.testing.doors.probe import Probe
 from polyattn.testing.doors.reference import distance, softmax_of, triangle
 from polyattn.testing.doors.signatures import fitted_epsilon
-from polyattn.testing.planned import Check, planned
+from polyattn.testing.planned import Check, Trait, planned
 from polyattn.testing.results import Property, Seen
 
-MANNERS = frozenset(
-    {
-        "check_thing_loads",
-        "check_output_shape_dtype_device",
-        "check_global_state_untouched",
-        "check_eval_deterministic_and_rng_neutral",
-        "check_inputs_not_mutated",
-        "check_noncontiguous",
-        "check_state_dict_roundtrip",
-    }
-)
-"""What no wrong formula explains."""
 PARTS = frozenset({"causal", "window", "padding", "segments", "dense", "bias", "alibi"})
+
+
+Explains = Callable[[Check], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class Root:
-    """A finding, and which other checks (by id) fail because of it."""
+    """A finding, and which other checks fail because of it."""
 
     check: Check
-    explains: Callable[[str], bool]
+    explains: Explains
     told: str
     """Its cause in one line."""
 
@@ -62,40 +53,49 @@ def failing(
     return dataclasses.replace(planned(fail), id=f"{name}[{label}]" if label else name)
 
 
-def explains_values(check: str) -> bool:
+def not_loaded(label: str, property: Property, what: str) -> Check:
+    """The finding that it could not be loaded, made or tried: nothing explains that."""
+    found = failing("check_thing_loads", label, property, Seen(what=what))
+    return dataclasses.replace(found, traits=frozenset({Trait.MANNERS, Trait.PLAIN_CALL}))
+
+
+def explains_values(check: Check) -> bool:
     """A wrong formula: everything but manners."""
-    return check.partition("[")[0] not in MANNERS
+    return Trait.MANNERS not in check.traits
 
 
-def explains_all(check: str) -> bool:
+def explains_all(check: Check) -> bool:
     """Random numbers in the output."""
-    return check.partition("[")[0] not in ("check_thing_loads", "check_output_shape_dtype_device")
+    return Trait.PLAIN_CALL not in check.traits
 
 
-def explains_nothing(check: str) -> bool:
+def explains_nothing(check: Check) -> bool:
     """What the other checks allow for."""
     return False
 
 
-def explains_masks(check: str) -> bool:
+def explains_masks(check: Check) -> bool:
     """Masks that do not what they should: whatever is asked with a mask."""
-    name, _, label = check.partition("[")
-    words = set(label.rstrip("]").replace("_", "-").replace("+", "-").split("-"))
-    return name not in MANNERS and (
+    words = set(_label(check).replace("_", "-").replace("+", "-").split("-"))
+    return explains_values(check) and (
         bool(words & PARTS)
-        or any(word in name for word in ("mask", "padding", "causal", "window", "prefix"))
+        or any(word in check.name for word in ("mask", "padding", "causal", "window", "prefix"))
     )
 
 
-def explains_causality(check: str) -> bool:
+def explains_causality(check: Check) -> bool:
     """A wrong causal flag."""
-    name, _, label = check.partition("[")
-    return name not in MANNERS and ("causal" in label or "causal" in name or "prefix" in name)
+    asked = "causal" in check.id or "prefix" in check.name
+    return explains_values(check) and asked
 
 
-def explains(*names: str) -> Callable[[str], bool]:
+def explains(*names: str) -> Explains:
     """These checks alone."""
-    return lambda check: check.partition("[")[0] in names
+    return lambda check: check.name in names
+
+
+def _label(check: Check) -> str:
+    return check.id.partition("[")[2].rstrip("]")
 
 
 FLAG = Property(
@@ -205,7 +205,7 @@ def _root(
     label: str,
     property: Property,
     cause: Cause,
-    follows: Callable[[str], bool],
+    follows: Explains,
 ) -> Root:
     seen = Seen(what=f"{cause.name} ({cause.seen})", given=probe.sample().describe())
     return Root(failing(name, label, property, seen, cause), follows, cause.name)

@@ -35,6 +35,7 @@ from polyattn.testing.doors.roots import (
     explains_values,
     failing,
     loud_roots,
+    not_loaded,
 )
 from polyattn.testing.doors.scales import scale_of
 from polyattn.testing.doors.shape import misplaced
@@ -77,18 +78,18 @@ class Door:
         yield from self.findings
         if self.subject is not None:
             for check in iter_checks(self.subject):
-                root = self._root_of(check.id)
+                root = self._root_of(check)
                 told = f"{root.check.id}: {root.told}" if root else ""
                 yield with_flags(check, told)
 
-    def follows(self, check: str) -> str:
+    def follows(self, check: Check) -> str:
         """The id of the finding from which a failure of this check follows; empty if none."""
-        if any(check == found.id for found in self.findings):
+        if any(check.id == found.id for found in self.findings):
             return ""
         root = self._root_of(check)
         return root.check.id if root else ""
 
-    def _root_of(self, check: str) -> Root | None:
+    def _root_of(self, check: Check) -> Root | None:
         return next((root for root in self.roots if root.explains(check)), None)
 
     def verdict(self, results: Sequence[Result]) -> str:
@@ -145,7 +146,7 @@ def open_door(
     findings = []
     if loaded.problem:
         property = LOADS if loaded.stage == "loading" else MAKES
-        findings.append(failing("check_thing_loads", "", property, Seen(what=loaded.problem)))
+        findings.append(not_loaded("", property, loaded.problem))
     if loaded.make is None:
         return Door(None, tuple(findings), ())
     opened = door_of(loaded.name, loaded.make, wishes, patience)

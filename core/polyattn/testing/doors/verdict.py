@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from polyattn.testing.doors.causes import KnownFailure
+from polyattn.testing.doors.causes import DoorFailure, KnownFailure
 from polyattn.testing.doors.function import FunctionSubject
 from polyattn.testing.doors.roots import Root
 from polyattn.testing.results import Result, Status
@@ -25,11 +25,7 @@ def verdict(
     if not bad:
         return f"{_kind(subject)}; {'; '.join(_takes(subject))}{unfinished}"
     ids = {root.check.id for root in roots}
-    followed = [
-        result
-        for result in bad
-        if result.id not in ids and any(root.explains(result.id) for root in roots)
-    ]
+    followed = [result for result in bad if result.id not in ids and _follows(result)]
     parts = ["not correct"]
     told = [root.told for root in roots]
     if told:
@@ -42,6 +38,12 @@ def verdict(
     if others:
         parts.append(f"{'besides' if told else 'failed'}: {', '.join(sorted(others))}")
     return "; ".join(parts) + unfinished
+
+
+def _follows(result: Result) -> bool:
+    """Whether a finding explains it; the failure says so where it was not sent by a worker."""
+    failure = result.failure
+    return bool(result.follows or (isinstance(failure, DoorFailure) and failure.follows))
 
 
 def _why(bad: Sequence[Result]) -> str:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What there is to run. follows: the id of the finding that explains a failure, or nothing."""
+    """What there is to run. follows: the id of the finding that explains a failure of a check."""
 
     checks: Sequence[Check]
     notes: Sequence[str]
-    follows: Callable[[str, Sequence[Result]], str]
+    follows: Callable[[Check, Sequence[Result]], str]
     verdict: Callable[[Sequence[Result]], str]
 
     def of(self, only: Sequence[str]) -> Plan:
@@ -104,7 +104,7 @@ def _run(job: Job, plan: Plan, results: list[Result], left: float | None) -> Ite
         yield {"event": "begin", "id": check.id, "limit": limit}
         result = run_check(check, job.expected.get(check.id), patience=limit)
         if not result.status.good:
-            result = dataclasses.replace(result, follows=plan.follows(result.id, results))
+            result = dataclasses.replace(result, follows=plan.follows(check, results))
         results.append(result)
         yield {"event": "result", "result": result.as_json()}
 
@@ -121,7 +121,7 @@ def _through_door(job: Job) -> Plan:
     if isinstance(opened.subject, FunctionSubject):
         opened.subject.place = Place(job.device)
     checks = prepared(listed(opened), {}, extended=job.extended)
-    return Plan(checks, opened.notes, lambda id, _: opened.follows(id), opened.verdict)
+    return Plan(checks, opened.notes, lambda check, _: opened.follows(check), opened.verdict)
 
 
 def _registered(job: Job) -> Plan:
@@ -145,10 +145,10 @@ def _registered(job: Job) -> Plan:
     return Plan(checks, (), functools.partial(_no_answer, asking), lambda results: "")
 
 
-def _no_answer(asking: Collection[str], id: str, results: Sequence[Result]) -> str:
+def _no_answer(asking: Collection[str], check: Check, results: Sequence[Result]) -> str:
     """Where no plain call is answered, every other failure follows. asking: the ids of those."""
     plain = [result for result in results if result.id in asking]
-    if id in asking or not plain:
+    if check.id in asking or not plain:
         return ""
     bad = all(result.status in (Status.FAILED, Status.ERROR) for result in plain)
     return plain[0].id if bad else ""
