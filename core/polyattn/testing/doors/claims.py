@@ -46,7 +46,8 @@ def claim(subject: FunctionSubject, probe: Probe, known: Flow | None, *, softmax
         devices={"cpu": support},
         exactness="exact" if softmax else "own kernel",
         rows_sum_to_one=softmax or _sums_to_one(probe),
-        key_order_invariant=softmax,
+        # Where every call has an order nobody has claimed that it does not matter.
+        key_order_invariant=softmax and not causal,
     )
 
 
