@@ -56,6 +56,8 @@ def test_the_cause_of_a_fault_is_named_and_no_other(name: str, words: str) -> No
         "over_queries",
         "small_epsilon",
         "overflows",
+        "nothing_rescaled",
+        "outputs_not_rescaled",
         "key_not_transposed",
         "viewed",
         "merged",

@@ -330,6 +330,40 @@ def in_half(q, k, v):
     return (_scores(q.half(), k.half()).softmax(-1) @ v.half()).to(q.dtype)
 
 
+def _by_blocks(q, k, v, block, *, causal=False, sums=True, outs=True):
+    """With a running maximum; ``sums``, ``outs``: whether what was summed so far is rescaled."""
+    top = q.new_full((*q.shape[:3], 1), -math.inf)
+    total, out = torch.zeros_like(top), q.new_zeros(*q.shape[:3], v.shape[-1])
+    scores = _scores(q, k)
+    if causal:
+        scores = scores.masked_fill(_ahead(*scores.shape[2:]), -math.inf)
+    for j in range(0, k.shape[2], block):
+        here = scores[..., j : j + block]
+        higher = torch.maximum(top, here.amax(-1, keepdim=True))
+        shrink, odds = (top - higher).exp(), (here - higher).exp()
+        total = total * (shrink if sums else 1.0) + odds.sum(-1, keepdim=True)
+        out = out * (shrink if outs else 1.0) + odds @ v[:, :, j : j + block]
+        top = higher
+    return out / total
+
+
+def nothing_rescaled(q, k, v):
+    return _by_blocks(q, k, v, 4, sums=False, outs=False)
+
+
+def outputs_not_rescaled(q, k, v):
+    """Right as long as there is one block."""
+    return _by_blocks(q, k, v, 64, outs=False)
+
+
+def nothing_rescaled_at_length(q, k, v):
+    return _by_blocks(q, k, v, 32, sums=False, outs=False)
+
+
+def sums_not_rescaled(q, k, v):
+    return _by_blocks(q, k, v, 2, causal=True, sums=False)
+
+
 class NoScaleModule(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return (q @ k.mT).softmax(-1) @ v
@@ -384,6 +418,10 @@ FAULTS: tuple[tuple[str, str], ...] = (
     ("length_second_no_scale", "the logits are not scaled"),
     ("one_head_no_scale", "the logits are not scaled"),
     ("NoScaleModule", "the logits are not scaled"),
+    ("nothing_rescaled", "neither the sum nor the output so far is rescaled"),
+    ("nothing_rescaled_at_length", "neither the sum nor the output so far is rescaled"),
+    ("outputs_not_rescaled", "the output so far is not rescaled"),
+    ("sums_not_rescaled", "the sum so far is not rescaled"),
     ("mask_unused", "the mask is never used"),
     ("mask_after_softmax", "the mask comes after the softmax"),
     ("mask_as_number", "the mask is added as a number"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from polyattn.testing.doors.blocks import blocks_cause
 from polyattn.testing.doors.causes import Cause, DoorFailure, KnownFailure
 from polyattn.testing.doors.function import Calling, Flow
 from polyattn.testing.doors.mask_causes import (
@@ -115,6 +116,10 @@ LOUD = Property(
     meaning="Logits of any size give the right weights.",
     causes=("the maximum of the row is not subtracted", "a number in place of -inf"),
 )
+BY_BLOCKS = Property(
+    meaning="Keys that are taken block by block give what all give at once.",
+    causes=("a running maximum that rises, and old sums that are not rescaled",),
+)
 HEADS = Property(
     meaning="Fewer key heads are repeated: query heads 0 and 1 of 4 share key head 0 of 2.",
     causes=("repeat in place of repeat_interleave",),
@@ -148,6 +153,10 @@ def causes_of(probe: Probe, calling: Calling, flow: Flow) -> Iterator[Root]:
     if cause is not None:
         yield _root(probe, "check_rows_sum_to_one", "softmax", DENOMINATOR, cause, explains_values)
     yield from loud_roots(probe, flow)
+    cause = blocks_cause(probe, flow)
+    if cause is not None:
+        name = "check_matches_reference"
+        yield _root(probe, name, "several blocks", BY_BLOCKS, cause, explains_values)
     if calling.causal_flag is not None:
         cause = flag_cause(probe, calling.causal_flag)
         if cause is not None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from polyattn.testing.doors.blocks import unrescaled
 from polyattn.testing.doors.causes import Cause
 from polyattn.testing.doors.reference import distance, softmax_of, triangle
 from polyattn.testing.doors.scales import named_scales
@@ -37,6 +38,8 @@ def candidates(sample: Sample) -> Iterator[Candidate]:
         yield from _reshaped(sample, keep)
         yield from _turned_weights(sample, keep)
     yield from _patterns(sample)
+    for keep in (None, triangle(*sample.lengths)):
+        yield from unrescaled(sample, keep)
 
 
 def _scales(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
