@@ -41,15 +41,17 @@ class Featured(SequenceAttention):
     def feature(self, x: Tensor) -> Tensor:
         return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
 
+    def asked(self, q: Tensor) -> Tensor:
+        """The features of queries: a factor of a query cancels, so none is too small."""
+        return self.feature(q - q.amax(-1, keepdim=True).clamp(max=0))
+
     def normalised(self, out: Tensor, total: Tensor) -> Tensor:
         return kit.safe_divide(out, total)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         exact, heads = kit.accumulation_dtype(q.dtype), q.shape[1]
         k, v = kit.repeat_heads(k, heads).to(exact), kit.repeat_heads(v, heads).to(exact)
-        # A factor of a query cancels: no query is too small.
-        asked = self.feature(q.to(exact) - q.amax(-1, keepdim=True).clamp(max=0).to(exact))
-        weights = asked @ self.feature(k).mT
+        weights = self.asked(q.to(exact)) @ self.feature(k).mT
         keep = mask.keep(q.shape[2], k.shape[2], q.shape[0], heads)
         weights = weights if keep is None else weights * keep
         return self.normalised(weights @ v, weights.sum(-1, keepdim=True)).to(q.dtype)
@@ -82,7 +84,7 @@ class Featured(SequenceAttention):
             if mask.real is not None:
                 mapped = mapped * mask.real[:, None, i : i + 1, None]
             s, z = s + mapped @ v[:, :, i : i + 1].to(s.dtype), self.summed(z, mapped)
-            asked = self.feature(q[:, :, i : i + 1].to(s.dtype))
+            asked = self.asked(q[:, :, i : i + 1].to(s.dtype))
             all_s, all_z = (kit.repeat_heads(x, q.shape[1]) for x in (s, z))
             outs.append(self.normalised(asked @ all_s, asked @ all_z))
         tensors = {"s": s, "z": z}

@@ -31,6 +31,7 @@ DECODED: dict[str, Shape] = {
     "more_samples_than_tokens": SQUARE.of(batch=5, queries=3, keys=3),
     "three_heads_over_each_of_two": SQUARE.of(batch=4, heads=6, kv_heads=2),
     "as_many_samples_as_key_heads": SQUARE.of(batch=2, heads=4, kv_heads=2),
+    "as_many_samples_as_heads": SQUARE.of(batch=4, heads=4, kv_heads=2),
 }
 """Sizes at which one axis can be taken for another, or a single one for a single token."""
 

@@ -71,7 +71,7 @@ def _small_queries(subject: Subject) -> Iterator[Check]:
     elif not isinstance(subject, VariantSubject):
         yield withheld(check, Status.NOT_RUN, "functions from elsewhere claim nothing of the kind")
     else:
-        for level in (-30.0, -100.0):
+        for level in (-30.0, -100.0, -150.0):
             yield planned(check, f"around{level:g}", subject, level, False)
             if claims.state != "none":
                 yield planned(check, f"around{level:g}-tokens", subject, level, True)
