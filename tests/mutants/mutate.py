@@ -60,6 +60,11 @@ class Mutant:
     def file(self) -> str:
         return self.path.name
 
+    @property
+    def change(self) -> str:
+        """What tells this change from others, whatever the ways to change it are called."""
+        return _short_hash(f"{ast.dump(self.before)} -> {ast.dump(self.after)}")
+
     def code(self) -> CodeType:
         """The file's code with the change in it; the tree is left as it was."""
         self.place.put(ast.fix_missing_locations(ast.copy_location(self.after, self.before)))
@@ -79,10 +84,12 @@ def files() -> list[Path]:
 
 @cache
 def digest(path: Path) -> str:
-    """What changes with the code of a file or the ways to change it, not with texts or lines."""
-    ways = [Path(__file__), Path(__file__).with_name("operators.py")]
-    codes = "".join(_code(each) for each in (path, *ways))
-    return hashlib.sha256(codes.encode()).hexdigest()[:12]
+    """What changes with the code of a file, not with its texts or lines."""
+    return _short_hash(_code(path))
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _code(path: Path) -> str:

@@ -1,7 +1,7 @@
 """What became of the mutants, as it is committed: one line each, and the score that follows.
 
-A record counts while the code of its file is what it was (``digest``); comments and docstrings
-may change.
+A record counts while the code of its file is what it was (``digest``), and the mutant is the same
+change of it (``change``); comments and docstrings may change, and so may the ways to make mutants.
 """
 
 from __future__ import annotations
@@ -36,7 +36,18 @@ class Record:
     outcome: str
     by: str
     digest: str
+    change: str
     extended: bool = False
+
+    @classmethod
+    def of(cls, mutant: Mutant, outcome: str, by: str, *, extended: bool = False) -> Record:
+        return cls(mutant.id, outcome, by, digest(mutant.path), mutant.change, extended)
+
+    def still_of(self, mutant: Mutant | None) -> bool:
+        """Whether it speaks of this mutant of the code as it is now."""
+        if mutant is None:
+            return False
+        return (self.digest, self.change) == (digest(mutant.path), mutant.change)
 
 
 def read_records(path: Path = OUTCOMES) -> dict[str, Record]:
@@ -51,15 +62,10 @@ def line_of(record: Record) -> str:
     return json.dumps(dataclasses.asdict(record)) + "\n"
 
 
-def current() -> dict[str, str]:
-    """The digest of each file, by its name."""
-    return {path.name: digest(path) for path in files()}
-
-
 def stale(records: Iterable[Record]) -> set[str]:
-    """The files that have changed since they were mutated."""
-    now = current()
-    return {name for r in records if now.get(name := file_of(r.id)) != r.digest}
+    """The files with records of what is not so any more."""
+    known = every_mutant()
+    return {file_of(r.id) for r in records if not r.still_of(known.get(r.id))}
 
 
 def file_of(id: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.mutants import outcomes, page, room
-from tests.mutants.mutate import Mutant, digest, files, mutants
+from tests.mutants.mutate import Mutant, files, mutants
 from tests.mutants.outcomes import OUTCOMES, Record
 
 from polyattn.testing.planned import Check
@@ -56,7 +56,7 @@ def run_file(
             # A busy machine may have stood still: only what hangs twice does.
             found = room.live(mutant, names, usual, ranking, 5 * whole + room.PATIENCE)
         ranking.kills[found.by] += 1
-        keep(Record(mutant.id, found.what, found.by, digest(path)))
+        keep(Record.of(mutant, found.what, found.by))
     print(
         f"{path.name}: {len(todo)} in {time.monotonic() - started:.0f} s, checks of {names}",
         flush=True,
@@ -68,7 +68,7 @@ def run_extended(path: Path, todo: list[Mutant], keep: Callable[[Record], None])
     names = room.names_for(path)
     for mutant in todo:
         found = room.live(mutant, names, lengthy, lambda key: 0.0, 600.0)
-        keep(Record(mutant.id, found.what, found.by, digest(path), extended=True))
+        keep(Record.of(mutant, found.what, found.by, extended=True))
 
 
 def repeat(records: list[Record]) -> None:
@@ -114,11 +114,12 @@ def _file(path: Path, options: argparse.Namespace, records: dict[str, Record]) -
         with OUTCOMES.open("a") as file:
             file.write(outcomes.line_of(record))
 
-    every, now = mutants(path), digest(path)
+    every = mutants(path)
+    now = {mutant.id: mutant for mutant in every}
     places = {mutant.id: i for i, mutant in enumerate(every)}
     mine = {id: r for id, r in records.items() if outcomes.file_of(id) == path.name}
     for id, record in mine.items():
-        gone = id not in places or record.digest != now or options.again
+        gone = options.again or not record.still_of(now.get(id))
         if gone or (options.survivors and record.outcome in outcomes.LIVED):
             del records[id]
     wanted = every if options.all else outcomes.chosen(every)
