@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.testing import things_hf, things_models, things_modules
+from tests.testing import things_hf, things_models, things_modules, things_right_networks
 from tests.testing.planted import as_meant
 
 from polyattn.testing import Result, Status, run_checks
@@ -23,6 +23,12 @@ OPENED: dict[str, Callable[[Any], Any]] = {
 THINGS = {"module": things_modules, "lm": things_models, "hf": things_hf}
 CAUGHT = tuple(
     (door, thing, check) for door, module in THINGS.items() for thing, check in module.CAUGHT
+)
+
+RIGHT = (
+    *((door, thing) for door, module in THINGS.items() for thing in module.GOOD),
+    *(("module", thing) for thing in things_right_networks.MODULES),
+    *(("lm", thing) for thing in things_right_networks.MODELS),
 )
 
 
@@ -44,11 +50,7 @@ def test_a_fault_is_caught_by_name(door: str, thing: Any, name: str) -> None:
     assert as_meant(thing, bad), f"it is not caught for what it is: {bad[0].reason}"
 
 
-@pytest.mark.parametrize(
-    ("door", "thing"),
-    [(door, thing) for door, module in THINGS.items() for thing in module.GOOD],
-    ids=[thing.__name__ for module in THINGS.values() for thing in module.GOOD],
-)
+@pytest.mark.parametrize(("door", "thing"), RIGHT, ids=[thing.__name__ for _, thing in RIGHT])
 def test_right_code_passes_everything(door: str, thing: Any) -> None:
     opened = OPENED[door](thing)
     results = run_checks(opened.checks(), on_fail="collect")
@@ -56,6 +58,13 @@ def test_right_code_passes_everything(door: str, thing: Any) -> None:
     assert failed == []
     assert len(results) > 25
     assert not opened.verdict(results).startswith("not")
+
+
+def test_a_right_object_passes_everything() -> None:
+    """There is no class of which the checks could make another."""
+    thing = things_right_networks.temperature_made_once
+    results = run_checks(module_door("it", lambda: thing, patience=30.0).checks())
+    assert [f"{result.id}: {result.reason}" for result in results if result.failure] == []
 
 
 def test_every_check_catches_at_least_two() -> None:

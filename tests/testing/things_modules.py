@@ -549,6 +549,17 @@ class TiltsBesideItsX(Attention):
         return super().forward(_Tilted.apply(x) * self.x, key_padding_mask, need_weights)
 
 
+class TiltsItsTemperature(Attention):
+    """The gradient of one number, which has no dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(1.5))
+
+    def weights(self, q, k, padding):
+        return super().weights(q * _Tilted.apply(self.temperature), k, padding)
+
+
 class DetachesTheKeys(Attention):
     def weights(self, q, k, padding):
         return super().weights(q, k.detach(), padding)
@@ -671,6 +682,7 @@ CAUGHT = (
     (WeightsFirst, "check_module_weights_change_nothing"),
     (TiltsTheGradient, "check_module_gradcheck"),
     (TiltsBesideItsX, "check_module_gradcheck"),
+    (TiltsItsTemperature, "check_module_gradcheck"),
     (DetachesTheKeys, "check_module_gradcheck"),
 )
 """(class, name of the check that must catch it)."""

@@ -174,9 +174,12 @@ def drawn(
 
 
 def normal(*size: int, seed: int, std: float = 1.0) -> Tensor:
-    """Float64 numbers from a generator of their own: the global state stays as it is."""
+    """Float64 numbers from a generator of their own: the global state stays as it is.
+
+    Without a size, one number that has no dimensions.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*size, generator=generator, dtype=torch.float64) * std
+    return torch.randn(size, generator=generator, dtype=torch.float64) * std
 
 
 def draw(
