@@ -128,7 +128,8 @@ def _file(path: Path, options: argparse.Namespace, records: dict[str, Record]) -
     if todo:
         run_file(path, todo, known, keep)
     if options.extended:
-        lived = [m for m in every if _unextended(records.get(m.id))]
+        same = outcomes.equivalent()
+        lived = [m for m in every if m.id not in same and _unextended(records.get(m.id))]
         run_extended(path, lived, keep)
     order = [(outcomes.file_of(id), places.get(id, 0), id) for id in records]
     OUTCOMES.write_text("".join(outcomes.line_of(records[id]) for _, _, id in sorted(order)))
