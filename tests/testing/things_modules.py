@@ -403,6 +403,24 @@ class UnusedLayer(Attention):
         self.norm = nn.LayerNorm(WIDTH)
 
 
+class ForgetsItsLastExpert(Attention):
+    """The last expert is never chosen, whatever comes in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, 4)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+
+    def forward(self, x, key_padding_mask=None):
+        x = super().forward(x, key_padding_mask)
+        odds, chosen = self.router(x).softmax(-1)[..., :-1].max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            if (own := chosen == number).any():
+                out[own] = expert(x[own]) * odds[own][:, None]
+        return x + out
+
+
 class DetachedOutput(Attention):
     def forward(self, x, key_padding_mask=None):
         out = F.linear(
@@ -669,6 +687,7 @@ CAUGHT = (
     (ContextOfTheFirst, "check_module_context"),
     (UnusedLayer, "check_module_parameters_get_grad"),
     (DetachedOutput, "check_module_parameters_get_grad"),
+    (ForgetsItsLastExpert, "check_module_parameters_get_grad"),
     (GrowsABuffer, "check_module_state_dict_roundtrip"),
     (DrawsOutsideItsState, "check_module_state_dict_roundtrip"),
     (KeepsItsWeights, "check_module_deepcopy_pickle"),

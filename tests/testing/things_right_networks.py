@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 from tests.testing import things_models, things_modules
 from torch import nn
@@ -31,8 +33,53 @@ class ScalesItsLogits(things_models.Model):
         return x * self.scale + self.shift, cache
 
 
+class RestsAtRandom(things_modules.Attention):
+    """Stochastic depth: in training a layer rests now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(things_modules.Attention() for _ in range(3))
+
+    def forward(self, x, key_padding_mask=None):
+        x = super().forward(x, key_padding_mask)
+        for layer in self.layers:
+            if not (self.training and random.random() < 0.5):
+                x = x + layer(x, key_padding_mask)
+        return x
+
+
+class DropsSamples(RestsAtRandom):
+    """The same by torch's generator, the whole branch at once."""
+
+    def forward(self, x, key_padding_mask=None):
+        for layer in self.layers:
+            if not (self.training and torch.rand(()) < 0.8):
+                x = x + layer(x, key_padding_mask)
+        return x + things_modules.Attention.forward(self, x, key_padding_mask)
+
+
+class Experts(things_modules.Attention):
+    """A mixture: each token goes to the expert that it likes best, the others get nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        width = things_modules.WIDTH
+        self.router = nn.Linear(width, 8)
+        self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(8))
+
+    def forward(self, x, key_padding_mask=None):
+        x = x + super().forward(x, key_padding_mask)
+        odds, chosen = self.router(x).softmax(-1).max(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            own = chosen == number
+            if own.any():
+                out[own] = expert(x[own]) * odds[own][:, None]
+        return x + out
+
+
 temperature_made_once = LearnsItsTemperature()
 """An object, whose parameters a check changes: there is no class to make another of."""
 
-MODULES = (LearnsItsTemperature,)
+MODULES = (LearnsItsTemperature, RestsAtRandom, DropsSamples, Experts)
 MODELS = (ScalesItsLogits,)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from polyattn.testing.planned import Trait, having
 from polyattn.testing.process.settings import settings
 from polyattn.testing.results import Mismatch, Seen, proves
-from polyattn.testing.subjects.networks import Network, Running, described, picked
+from polyattn.testing.subjects.networks import Network, Running, described, picked, seed_all
 from polyattn.testing.subjects.paddings import Padding
 from polyattn.testing.subjects.sequence import blaming, fixed_gradient
 from polyattn.testing.subjects.steps import agree, same_step, step
@@ -52,8 +52,7 @@ def check_module_output(subject: Network, batch: int, length: int) -> None:
 def check_module_eval_deterministic(subject: Network) -> None:
     running, x = subject.build(), subject.draw(2, subject.fit(6))
     given = described(x)
-    torch.manual_seed(0)
-    random.seed(0)
+    seed_all(0)
     states = torch.get_rng_state(), random.getstate()
     first, second = running.quiet(x), running.quiet(x)
     compare_bits("the output of a second call, against the first,", second, first, given=given)

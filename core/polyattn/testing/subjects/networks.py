@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -174,6 +176,14 @@ def _fresh(module: nn.Module, make: Callable[[], Function], seed: int) -> nn.Mod
                 if parameter.is_floating_point():
                     parameter.add_(normal(*parameter.shape, seed=seed + i, std=0.1))
     return module
+
+
+def seed_all(seed: int) -> None:
+    """Set the global generators of torch, of Python and of numpy, where that is loaded."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
 
 
 class Running:

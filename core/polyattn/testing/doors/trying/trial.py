@@ -12,7 +12,7 @@ from torch import Tensor
 from polyattn.testing.process.contained import contained, limited, words_of
 from polyattn.testing.process.settings import settings_restored
 from polyattn.testing.results import Mismatch
-from polyattn.testing.subjects.networks import Network
+from polyattn.testing.subjects.networks import Network, seed_all
 
 
 class Trial:
@@ -44,10 +44,10 @@ class Trial:
             return None
 
     def seeded(self, x: Tensor, seed: int) -> Tensor | None:
-        """The output with the global random state set to this seed, or None."""
+        """The output with the global random states set to this seed, or None."""
         try:
             with self.guarded(), torch.no_grad():
-                torch.manual_seed(seed)
+                seed_all(seed)
                 return self.running(x.clone())
         except (Mismatch, ImportError):
             return None
