@@ -15,9 +15,10 @@ from polyattn.testing.planned import Trait, having
 from polyattn.testing.process.settings import changes_watched, kernel_flags_watched
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import DEVICE, Instance, Subject, blaming
+from polyattn.testing.subjects.variant import VariantInstance, VariantSubject
 from polyattn.testing.tools.cases import RECTANGULAR, SQUARE, Sample, Shape
 from polyattn.testing.tools.compare import against_definition
-from polyattn.testing.tools.masks import with_part
+from polyattn.testing.tools.masks import combine, with_part
 from polyattn.testing.tools.numerics import compare_bits, need_finite, need_tensor
 
 
@@ -193,6 +194,27 @@ def check_backend_really_used(subject: Subject, shape: Shape = SQUARE) -> None:
     fallback = instance.fallback_of(sample)
     if fallback:
         raise Mismatch(Seen(what=fallback, given=sample.describe()))
+
+
+@proves(
+    "The definition stands alone: reference() runs none of attend(), step(), extend() and "
+    "forward(), on whatever object.",
+    causes=(
+        "reference() that returns self.attend(...), or calls super().attend: write the formula",
+        "reference() that decodes by step(), or calls the variant as a whole",
+        "a copy of the variant that is called in the place of a definition",
+    ),
+)
+def check_reference_stands_alone(subject: VariantSubject, parts: tuple[Part, ...] = ()) -> None:
+    shape = subject.fit(SQUARE)
+    sample = subject.draw(shape)
+    if parts:
+        sample = sample.masked(combine(sorted(subject.capabilities.requires | set(parts)), shape))
+    instance = subject.at(shape)
+    assert isinstance(instance, VariantInstance)
+    borrowed = instance.borrowed_by_reference(sample)
+    if borrowed:
+        raise Mismatch(Seen(what=borrowed, given=sample.describe()))
 
 
 @having(Trait.MANNERS)

@@ -143,3 +143,21 @@ def check_fm_backend_really_used(subject: FeatureMapVariant, size: tuple[int, ..
         fallback = subject.fallback_of(module, x)
     if fallback:
         raise Mismatch(Seen(what=fallback, given=given))
+
+
+@proves(
+    "The definition stands alone: reference() of a map runs neither attend() nor forward(), on "
+    "whatever object.",
+    causes=(
+        "reference() that returns self.attend(...), or calls super().attend: write the formula",
+        "a copy of the variant that is called in the place of a definition",
+    ),
+)
+def check_fm_reference_stands_alone(subject: FeatureMapVariant, size: tuple[int, ...]) -> None:
+    module = subject.build(size[1], subject.dtype)
+    x = normal(*size, seed=4).to(subject.dtype)
+    given = f"x {size}, {subject.dtype}"
+    with blaming("the definition, " + given):
+        borrowed = subject.borrowed_by_reference(module, x)
+    if borrowed:
+        raise Mismatch(Seen(what=borrowed, given=given))

@@ -140,6 +140,7 @@ def _manners(subject: FeatureMapSubject) -> Iterator[Check]:
     if isinstance(subject, FeatureMapVariant):
         yield planned(manners.check_fm_config_roundtrip, "", subject, one)
         yield planned(manners.check_fm_backend_really_used, "", subject, one)
+        yield planned(manners.check_fm_reference_stands_alone, "", subject, one)
 
 
 def _layouts(subject: FeatureMapSubject) -> Iterator[Check]:

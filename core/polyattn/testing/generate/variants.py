@@ -112,6 +112,10 @@ def contract_checks(subject: Subject) -> Iterator[Check]:
         for part in single_parts(subject):
             yield planned(check_custom_operators, part, subject, (part,))
         yield planned(contract.check_backend_really_used, "", subject)
+        alone = contract.check_reference_stands_alone
+        yield planned(alone, "plain", subject)
+        for part in single_parts(subject):
+            yield planned(alone, part, subject, (part,))
         for claim in unclaimed(subject):
             yield planned(check_unsupported_raises, claim, subject, claim)
 

@@ -24,7 +24,14 @@ from polyattn.spec import VariantSpec
 from polyattn.state import State
 from polyattn.testing.process.contained import contained
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
-from polyattn.testing.subjects.sequence import Formula, Instance, Subject, softmax_definition
+from polyattn.testing.subjects.sequence import (
+    Formula,
+    Instance,
+    Subject,
+    blaming,
+    softmax_definition,
+)
+from polyattn.testing.tools.calls import methods_watched
 from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
 from polyattn.testing.tools.devices import CPU, Place
 from polyattn.testing.tools.loops import elementwise_attention, loop_attention
@@ -141,6 +148,9 @@ class VariantInstance(Instance):
         return configured_softmax(self._module.config, sample, pattern=pattern, formula=formula)
 
     def own_reference(self, sample: Sample) -> Tensor:
+        return self._reference_of(self._at_home, sample)
+
+    def _reference_of(self, module: SequenceAttention, sample: Sample) -> Tensor:
         q, k, v = sample.q, sample.k, sample.v
         if not (q.shape[0] and q.shape[2] and k.shape[2]):
             return q.new_zeros(*q.shape[:3], v.shape[3])
@@ -149,7 +159,7 @@ class VariantInstance(Instance):
             heads = q.shape[1]
             k, v = repeat_heads(k, heads), repeat_heads(v, heads)
             inputs = {name: repeat_heads(x, heads) for name, x in inputs.items()}
-        return self._at_home.reference(q, k, v, sample.mask, inputs)
+        return module.reference(q, k, v, sample.mask, inputs)
 
     def pattern(self, queries: int, keys: int) -> Tensor | None:
         return self._at_home.pattern(queries, keys, device=torch.device(CPU.name))
@@ -171,6 +181,24 @@ class VariantInstance(Instance):
                     spies.enter_context(_spied(maker, method, calls))
             self(sample)
         return _answered_by(calls)
+
+    def borrowed_by_reference(self, sample: Sample) -> str:
+        """What the definition runs of the code that is compared with it; empty if nothing."""
+        module = self._at_home
+        makers = list(module.members) if isinstance(module, Operation) else [module]
+        with methods_watched(makers, ANSWERING) as ran, blaming("reference()"), torch.no_grad():
+            self._reference_of(module, sample)
+        return _borrowed(ran)
+
+
+ANSWERING = ("attend", "step", "extend", "forward")
+"""The methods of a variant that answer; of feature maps there are two."""
+
+
+def _borrowed(ran: list[str]) -> str:
+    if not ran:
+        return ""
+    return f"reference() calls {ran[0]}(): compared with it, any answer is right"
 
 
 def _answered_by(calls: list[str]) -> str:
@@ -233,6 +261,12 @@ class FeatureMapVariant(FeatureMapSubject):
                 spies.enter_context(_spied(module, method, calls))
             module(x)
         return _answered_by(calls)
+
+    def borrowed_by_reference(self, module: nn.Module, x: Tensor) -> str:
+        """What the definition runs of the code that is compared with it; empty if nothing."""
+        with methods_watched([module], ANSWERING) as ran, torch.no_grad():
+            self.definition(module, x)
+        return _borrowed(ran)
 
 
 AnySubject = Subject | FeatureMapSubject
