@@ -18,7 +18,9 @@ def exactness_checks(subject: Subject) -> Iterator[Check]:
     claims, softmax = subject.capabilities, exactness.check_exact_is_softmax
     if claims.exactness != "exact":
         yield not_claimed(softmax, f"its exactness is {claims.exactness!r}")
-    elif not subject.softmax:  # else every comparison is with softmax already
+    elif subject.softmax:
+        yield not_claimed(softmax, "every comparison is with softmax already")
+    else:
         yield planned(softmax, "plain", subject)
         for part in sorted(single_parts(subject)):
             yield planned(softmax, part, subject, (part,), may_refuse=True)
