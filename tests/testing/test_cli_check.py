@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polyattn.cli import main
+from polyattn.cli.check import PATIENCE
+from polyattn.cli.check_question import Question
+from polyattn.cli.check_report import Report
+from polyattn.cli.check_session import Session
+from polyattn.testing.process.worker import Job
+from polyattn.testing.results import Result, Status
 
 THINGS = Path(__file__).with_name("things.py")
 
@@ -94,3 +102,93 @@ def test_a_wrong_question_exits_2_with_one_line(
     assert words in told.err
     assert told.err.count("\n") == 1
     assert "Traceback" not in told.err + told.out
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of a job be over before its first check, whatever the machine."""
+    usual = Session._job
+
+    def job(self: Session, *arguments: Any) -> Job:
+        return dataclasses.replace(usual(self, *arguments), total=0.0)
+
+    monkeypatch.setattr(Session, "_job", job)
+
+
+@pytest.mark.parametrize(
+    ("thing", "door"),
+    [("things.py:bare", "sdpa"), ("things_modules.py:Attention", "module")],
+)
+def test_what_is_cut_short_is_unfinished_and_exits_3(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], thing: str, door: str
+) -> None:
+    cut_short(monkeypatch)
+    asked = ("check", str(THINGS.with_name(thing)), "--as", door)
+    assert polyattn(monkeypatch, *asked) == 3
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r": unfinished; \d+ checks were not run \(0 seconds were over\)", told)
+    assert "--patience SECONDS" in told
+    assert "correct" not in told
+    assert "breaks no rule" not in told
+    assert polyattn(monkeypatch, *asked, "--json") == 3
+    (report,) = json.loads(capsys.readouterr().out)
+    assert not report["good"]
+    assert report["unfinished"] > 5
+
+
+def test_what_fails_and_is_cut_short_exits_1_and_says_both(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = [
+        Result(id="check_a", status=Status.FAILED, reason="it is wrong"),
+        Result(id="check_b", status=Status.NOT_RUN, reason="30 seconds were over"),
+    ]
+    session = asked_of("it")
+    session.reports = [Report("it", silent=True, results=results)]
+    assert session._end() == 1
+    session.reports = [Report("it", silent=True, results=results[1:])]
+    assert session._end() == 3
+    session.reports = [Report("it", silent=True, results=[])]
+    assert session._end() == 0
+
+
+def asked_of(target: str, door: str | None = None, patience: float = 7.0) -> Session:
+    question = Question(
+        target=target,
+        every=False,
+        door=door,
+        wishes={},
+        only=(),
+        extended=False,
+        device=None,
+        expected=None,
+        patience=patience,
+    )
+    return Session(question=question, expected={}, as_json=False, patience=patience)
+
+
+def test_patience_is_the_limit_of_names_and_of_code_from_elsewhere() -> None:
+    named = asked_of("se")._job("se", "cpu", {})
+    assert (named.each, named.each_extended, named.total) == (7.0, 70.0, None)
+    usual = asked_of("se", patience=PATIENCE)._job("se", "cpu", {})
+    assert usual == Job(target="se")
+    elsewhere = asked_of("f.py:f", "sdpa")._job("f.py:f", "cpu", {})
+    assert (elsewhere.opening, elsewhere.each, elsewhere.total) == (7.0, 7.0, 7.0)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300"])
+def test_patience_is_a_number_of_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], seconds: str
+) -> None:
+    assert polyattn(monkeypatch, "check", "se", f"--patience={seconds}") == 2
+    assert f"--patience {float(seconds):g}: expected seconds" in capsys.readouterr().err
+
+
+def test_patience_is_heard_and_said_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "f.py").write_text("def f(q, k, v):\n    while True: pass\n")
+    asked = ("check", f"{tmp_path}/f.py:f", "--as", "sdpa", "--patience", "0.5")
+    assert polyattn(monkeypatch, *asked) == 1
+    assert "it did not answer within 0.5 s" in capsys.readouterr().out
+    again = asked_of("f.py:f", "sdpa").question.again("f.py:f", "cpu", "check_a")
+    assert "--patience 7 --only check_a" in again

@@ -253,6 +253,21 @@ def test_hanging_over_and_over_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert heard.results[2].reason == "2 checks did not come to an end: the rest was not run"
 
 
+def test_failures_that_were_expected_do_not_hide_that_the_rest_was_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("polyattn.testing.process.worker.MOST_ENDS", 1)
+    heard = fake(monkeypatch, each="if id == 'check_b': time.sleep(60)")
+    assert statuses(heard) == {
+        "check_a": "passed",
+        "check_b": "expected failure",
+        "check_c": "not run",
+    }
+    assert heard.good
+    assert heard.unfinished == 1
+    assert heard.verdict.startswith("unfinished; 1 check was not run")
+
+
 @pytest.mark.parametrize("line", ["os._exit(0)", "time.sleep(60)"])
 def test_what_ends_the_worker_while_it_is_built_is_one_failure(
     monkeypatch: pytest.MonkeyPatch, line: str

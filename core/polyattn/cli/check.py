@@ -14,7 +14,7 @@ from polyattn.errors import PolyattnError
 from polyattn.testing.results import read_expected
 
 PATIENCE = 30.0
-"""Seconds that code from elsewhere is given; what it does not reach is listed as not run."""
+"""Seconds, where ``--patience`` names none."""
 
 
 def check(
@@ -31,14 +31,15 @@ def check(
     only: asks.Only = None,
     extended: asks.Extended = False,
     device: asks.Device = None,
+    patience: asks.Patience = None,
     expected: asks.Expected = None,
     as_json: asks.AsJson = False,
 ) -> None:
     """Check an attention: each property passed, failed or not claimed; failures explained.
 
     Code that hangs or ends its process is one failed check, and the others are run. Exits 0 where
-    all that is claimed holds, 1 where something fails, 2 where the question is wrong, 130 where it
-    is interrupted.
+    all that is claimed holds, 1 where something fails, 2 where the question is wrong, 3 where
+    nothing fails and the time was over before all was run, 130 where it is interrupted.
     """
     wishes: dict[str, object] = {
         "mask_arg": mask_arg,
@@ -58,6 +59,7 @@ def check(
         extended=extended,
         device=device,
         expected=expected,
+        patience=patience,
     )
     code = _answered(question, as_json)
     if code:
@@ -81,5 +83,5 @@ def _session(question: Question, as_json: bool) -> Session:
         question=question,
         expected={} if question.expected is None else read_expected(question.expected),
         as_json=as_json,
-        patience=PATIENCE,
+        patience=PATIENCE if question.patience is None else question.patience,
     )

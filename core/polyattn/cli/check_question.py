@@ -81,6 +81,15 @@ Device = Annotated[
         help="Where to run it. [default: wherever it can be run]",
     ),
 ]
+Patience = Annotated[
+    float | None,
+    typer.Option(
+        "--patience",
+        metavar="SECONDS",
+        help="Seconds for one check, ten times that for an extended one; with --as, for all "
+        "checks together, too. What is cut short is unfinished: exit code 3. [default: 30]",
+    ),
+]
 Expected = Annotated[
     Path | None,
     typer.Option(
@@ -104,6 +113,8 @@ class Question:
     extended: bool
     device: str | None
     expected: Path | None
+    patience: float | None = None
+    """Seconds; None: the usual ones."""
 
     @property
     def wished(self) -> dict[str, Any]:
@@ -116,6 +127,7 @@ class Question:
         for name, value in self.wished.items():
             words += [option(name), *([] if value is True else [str(value)])]
         words += ["--device", device] if self.device or device != "cpu" else []
+        words += ["--patience", f"{self.patience:g}"] if self.patience is not None else []
         words += ["--expected", str(self.expected)] if self.expected else []
         return shlex.join([*words, "--only", id])
 
@@ -128,6 +140,10 @@ class Question:
             if value is not None and value not in known:
                 told = " or ".join(known)
                 raise ConfigError(f"{option(name)} {value}: expected {told}")
+        if self.patience is not None and not 0 < self.patience <= LONGEST:
+            raise ConfigError(
+                f"--patience {self.patience:g}: expected seconds, more than 0 and at most {LONGEST}"
+            )
 
     def _need_one_subject(self) -> None:
         if self.every == (self.target is not None):
@@ -161,6 +177,8 @@ class Question:
             raise ConfigError(f"check: {told} {belong} to code from elsewhere, with --as")
 
 
+LONGEST = 1_000_000
+"""The most seconds that can be asked for: clocks take no number whatever."""
 VALUES: Mapping[str, tuple[str, ...]] = {
     "true_means": ("attend", "mask"),
     "reference": ("none",),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from polyattn.testing.results import Result, Status, need_ids
+from polyattn.testing.results import Result, Status, cut_short, need_ids
 from polyattn.testing.tools.recipes import recipe
 
 
@@ -48,6 +48,11 @@ class Report:
     @property
     def good(self) -> bool:
         return not self.problem and all(result.status.good for result in self.results)
+
+    @property
+    def unfinished(self) -> int:
+        """How many checks were not reached before the run was ended."""
+        return len(cut_short(self.results))
 
     def begin(self) -> None:
         """Say whose turn it is, before any of its code is run."""
@@ -104,7 +109,8 @@ class Report:
         return {
             "name": self.name,
             "device": self.device,
-            "good": self.good,
+            "good": self.good and not self.unfinished,
+            "unfinished": self.unfinished,
             "notes": list(self.notes),
             "problem": self.problem,
             "verdict": self.verdict,

@@ -13,7 +13,7 @@ from typing import Any
 
 from polyattn.cli.check_question import Question
 from polyattn.cli.check_report import Report, printable
-from polyattn.cli.main import INTERRUPTED
+from polyattn.cli.main import INTERRUPTED, UNFINISHED
 from polyattn.cli.orphans import orphans_ended
 from polyattn.errors import PolyattnError
 from polyattn.measure.worker import WorkerFailed
@@ -28,7 +28,8 @@ WITHOUT_IT = "leave --device out to check on what there is, or run it where torc
 
 @dataclasses.dataclass
 class Session:
-    """What was asked for, and how far it is. patience: seconds that code from elsewhere has."""
+    """What was asked for, and how far it is. patience: seconds for a check; code from elsewhere has
+    them for being loaded, and for all checks together, as well."""
 
     question: Question
     expected: Mapping[str, str]
@@ -81,9 +82,11 @@ class Session:
             yield report, self._job(target, device, expected)
 
     def _job(self, target: str, device: str, expected: Mapping[str, str]) -> Job:
-        limits: dict[str, Any] = {}
-        if self.question.door is not None:
-            limits = {"opening": self.patience, "each": self.patience, "total": self.patience}
+        limits = {"each": self.patience, "each_extended": 10 * self.patience}
+        if self.question.door is None:
+            limits |= {"opening": 2 * self.patience}
+        else:
+            limits |= {"opening": self.patience, "total": self.patience}
         return Job(
             target=target,
             door=self.question.door,
@@ -128,7 +131,9 @@ class Session:
             print(json.dumps([report.as_json() for report in self.reports], indent=2))
         if not self.reports or any(report.problem == "interrupted" for report in self.reports):
             return INTERRUPTED
-        return 0 if all(report.good for report in self.reports) else 1
+        if not all(report.good for report in self.reports):
+            return 1
+        return UNFINISHED if any(report.unfinished for report in self.reports) else 0
 
     def _show_table(self) -> None:
         if self.as_json:
@@ -154,7 +159,7 @@ def _row(report: Report) -> tuple[str, ...]:
         report.count(Status.NOT_CLAIMED, Status.DOES_NOT_HOLD),
         report.count(Status.NOT_RUN),
     )
-    problem = printable(report.problem)
+    problem = printable(report.problem) or ("unfinished" if report.unfinished else "")
     return (report.title, *map(str, counts), f"{report.seconds:.1f}", problem)
 
 

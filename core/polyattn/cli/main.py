@@ -17,6 +17,7 @@ from polyattn.errors import PolyattnError
 from polyattn.registry import NO_PLUGINS
 
 FAILED = 2
+UNFINISHED = 3
 INTERRUPTED = 130
 
 

@@ -50,7 +50,11 @@ class Property:
 
 ANSWERS_IN_TIME = Property(
     meaning="A small call is answered within the time that it is given.",
-    causes=("a loop that does not end", "waiting for input, a lock or the network"),
+    causes=(
+        "a loop that does not end",
+        "waiting for input, a lock or the network",
+        "slow code, or a busy machine: `polyattn check --patience SECONDS` gives it more",
+    ),
 )
 SURVIVES = Property(
     meaning="A call gives something or raises something: the process that it runs in lives on.",
@@ -176,6 +180,30 @@ class Result:
             failure = ToldFailure(row["id"].partition("[")[0], property, seen, text)
         known = {key: row[key] for key in ("id", "reason", "follows", "seconds")}
         return cls(status=Status(row["status"]), failure=failure, **known)
+
+
+TIME_IS_OVER = "seconds were over"
+TOO_MANY_ENDS = "checks did not come to an end: the rest was not run"
+CANNOT_BE_LOADED_AGAIN = "it could not be loaded again"
+
+
+def cut_short(results: Iterable[Result]) -> list[Result]:
+    """What was not reached before the run was ended: not what nobody asked for."""
+    ends = (TIME_IS_OVER, TOO_MANY_ENDS, CANNOT_BE_LOADED_AGAIN)
+    return [x for x in results if x.status is Status.NOT_RUN and x.reason.endswith(ends)]
+
+
+def unfinished(results: Collection[Result]) -> str:
+    """What a run is in one line that found no fault in what it reached, and did not reach all;
+    nothing where it did, or where there is a fault to tell."""
+    left = cut_short(results)
+    if not left or not all(result.status.good for result in results):
+        return ""
+    were = "1 check was" if len(left) == 1 else f"{len(left)} checks were"
+    return (
+        f"unfinished; {were} not run ({left[0].reason}): `--patience SECONDS` gives it more; "
+        "nothing fails of what was run"
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from polyattn.testing.doors.causes import DoorFailure, KnownFailure
 from polyattn.testing.doors.function import FunctionSubject
 from polyattn.testing.doors.roots import Root
-from polyattn.testing.results import Result, Status
+from polyattn.testing.results import Result, cut_short, unfinished
 
 
 def verdict(
@@ -19,11 +19,9 @@ def verdict(
     bad = [result for result in results if not result.status.good]
     if subject is None:
         return f"not correct; {_why(bad)}; nothing else could be checked"
-    late = [result for result in results if result.reason.endswith("seconds were over")]
-    left = sum(result.status is Status.NOT_RUN for result in late)
-    unfinished = f"; {left} checks were not run" if left else ""
+    left = len(cut_short(results))
     if not bad:
-        return f"{_kind(subject)}; {'; '.join(_takes(subject))}{unfinished}"
+        return unfinished(results) or f"{_kind(subject)}; {'; '.join(_takes(subject))}"
     ids = {root.check.id for root in roots}
     followed = [result for result in bad if result.id not in ids and _follows(result)]
     parts = ["not correct"]
@@ -37,7 +35,8 @@ def verdict(
     others = {result.name for result in bad if result.id not in ids and result not in followed}
     if others:
         parts.append(f"{'besides' if told else 'failed'}: {', '.join(sorted(others))}")
-    return "; ".join(parts) + unfinished
+    parts += [f"{left} checks were not run"] if left else []
+    return "; ".join(parts)
 
 
 def _follows(result: Result) -> bool:

@@ -19,7 +19,7 @@ from polyattn.measure.jobs import serve
 from polyattn.measure.worker import Event
 from polyattn.testing.process.only import LEFT_OUT, meant
 from polyattn.testing.process.worker import Job
-from polyattn.testing.results import Result, Status
+from polyattn.testing.results import TIME_IS_OVER, Result, Status, unfinished
 
 if TYPE_CHECKING:
     from polyattn.testing.planned import Check
@@ -85,7 +85,7 @@ def _check(request: Mapping[str, Any]) -> Iterator[Event]:
     yield {"event": "planned", "ids": [check.id for check in plan.checks]}
     results = [Result.from_json(row) for row in request["earlier"]]
     yield from _run(job, plan, results, request["left"])
-    yield {"event": "verdict", "text": plan.verdict(results)}
+    yield {"event": "verdict", "text": unfinished(results) or plan.verdict(results)}
 
 
 def _run(job: Job, plan: Plan, results: list[Result], left: float | None) -> Iterator[Event]:
@@ -99,7 +99,7 @@ def _run(job: Job, plan: Plan, results: list[Result], left: float | None) -> Ite
         if check.id in done:
             continue
         if left is not None and time.monotonic() > started + left:
-            check = not_run(check, f"{job.total:g} seconds were over")
+            check = not_run(check, f"{job.total:g} {TIME_IS_OVER}")
         limit = job.each_extended if check.extended else job.each
         yield {"event": "begin", "id": check.id, "limit": limit}
         result = run_check(check, job.expected.get(check.id), patience=limit)

@@ -18,13 +18,17 @@ from polyattn.errors import ConfigError, Unavailable
 from polyattn.measure.worker import Event, Worker, WorkerFailed
 from polyattn.testing.results import (
     ANSWERS_IN_TIME,
+    CANNOT_BE_LOADED_AGAIN,
     SURVIVES,
+    TIME_IS_OVER,
+    TOO_MANY_ENDS,
     CheckFailure,
     Property,
     Result,
     Seen,
     Status,
     as_expected,
+    unfinished,
 )
 
 COMMAND = (sys.executable, "-P", "-m", "polyattn.testing.process.jobs")
@@ -246,7 +250,7 @@ class _Course:
         if self.stage == "opening":
             name = "check_thing_loads" if self.job.door else "check_can_be_built"
             self._fail(name, property, f"while it was loaded and built: {what}")
-            self._rest("it could not be loaded again")
+            self._rest(CANNOT_BE_LOADED_AGAIN)
             return
         at = self._running or next((x for x in self._ids if x not in self._results), "")
         if at:
@@ -259,7 +263,7 @@ class _Course:
         if self.unanswered >= MOST_ENDS:
             self._give_up()
         elif self.job.total is not None and self._spent > self.job.total:
-            self._rest(f"{self.job.total:g} seconds were over")
+            self._rest(f"{self.job.total:g} {TIME_IS_OVER}")
 
     def _fail(self, id: str, property: Property, what: str) -> None:
         failure = CheckFailure(id.partition("[")[0], property, Seen(what=what))
@@ -268,7 +272,7 @@ class _Course:
 
     def _give_up(self) -> None:
         if not self.over:
-            self._rest(f"{self.unanswered} checks did not come to an end: the rest was not run")
+            self._rest(f"{self.unanswered} {TOO_MANY_ENDS}")
 
     def _rest(self, reason: str) -> None:
         self.over = True
@@ -278,7 +282,7 @@ class _Course:
                 self.listener.hear(self._results[id])
         first = next((x for x in self._results.values() if not x.status.good), None)
         said = f"not correct; {first.reason}" if first and self.job.door else ""
-        self.listener.conclude(said)
+        self.listener.conclude(said or unfinished(self._results.values()))
 
     def _conclude(self, verdict: str) -> None:
         if not self.over:
