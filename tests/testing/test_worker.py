@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.testing.test_cli_check import polyattn
+from tests.testing.test_devices import Elsewhere
 
 from polyattn.cli.check_report import Report
 from polyattn.errors import ConfigError
 from polyattn.measure.worker import WorkerFailed
-from polyattn.testing.process.jobs import _registered
+from polyattn.testing.planned import Trait
+from polyattn.testing.process.jobs import _registered, _through_door
 from polyattn.testing.process.worker import Job, Missing, Suite
 from polyattn.testing.results import (
     ANSWERS_IN_TIME,
@@ -30,6 +33,7 @@ from polyattn.testing.results import (
     Status,
 )
 
+THINGS = Path(__file__).parent
 HOSTILE = '''
 import ctypes, os, signal, sys, torch
 import torch.nn.functional as F
@@ -183,6 +187,45 @@ def test_a_registered_name_is_checked_and_a_wrong_question_is_raised(suite: Suit
 def test_a_device_that_is_not_here_is_said(suite: Suite) -> None:
     with pytest.raises(Missing, match="--device tpu: there is none here; this machine has cpu"):
         suite.run(Job(target="se", device="tpu"), Heard())
+
+
+@pytest.mark.parametrize("door", ["module", "lm"])
+def test_a_door_that_does_not_carry_its_calls_takes_no_other_device(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], door: str
+) -> None:
+    with pytest.raises(ConfigError, match="--device cuda belongs to --as sdpa and --as hf"):
+        Job(target="f.py:f", door=door, device="cuda")
+    asked = ("check", f"{THINGS}/things_modules.py:Attention", "--as", door)
+    assert polyattn(monkeypatch, *asked, "--device", "cuda") == 2
+    assert f"with --as {door} it is checked on the CPU alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("thing", "door"), [("things_hf.py:eager", "hf"), ("things.py:bare", "sdpa")]
+)
+def test_what_is_not_carried_to_a_device_is_not_said_to_have_run_there(
+    monkeypatch: pytest.MonkeyPatch, thing: str, door: str
+) -> None:
+    # A device that every machine has; planning asks it what it takes.
+    monkeypatch.setattr("polyattn.testing.tools.devices.Place", Elsewhere)
+    job = Job(target=f"{THINGS}/{thing}", door=door, extended=True)
+    here = _through_door(job).checks
+    there = _through_door(dataclasses.replace(job, device="cuda")).checks
+    assert [check.id for check in here] == [check.id for check in there]
+    stays = {
+        check.id
+        for check in here
+        if check.withheld is None
+        and (check.name.startswith("check_hf_") or Trait.ON_THE_CPU in check.traits)
+    }
+    kept = {
+        after.id: after.reason
+        for before, after in zip(here, there, strict=True)
+        if after.withheld is not before.withheld
+    }
+    assert kept == dict.fromkeys(stays, "it is carried out on the CPU alone, not on cuda")
+    assert ("check_hf_output" in kept) == (door == "hf")
+    assert len(kept) < len(there) / 2
 
 
 # The parent's side alone, against a worker of a few lines

@@ -22,7 +22,10 @@ from polyattn.testing.process.worker import Job
 from polyattn.testing.results import TIME_IS_OVER, Result, Status, unfinished
 
 if TYPE_CHECKING:
+    from polyattn.testing.doors.entrances import Opened
+    from polyattn.testing.doors.function import FunctionSubject
     from polyattn.testing.planned import Check
+    from polyattn.testing.tools.devices import Place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +122,35 @@ def _through_door(job: Job) -> Plan:
     flags = Flags(**job.wishes)
     opened = open_any(job.target, flags, door=job.door, patience=job.opening)
     if isinstance(opened.subject, FunctionSubject):
-        opened.subject.place = Place(job.device)
-    checks = prepared(listed(opened), {}, extended=job.extended)
+        _settle(opened.subject, Place(job.device))
+    checks = _carried(prepared(listed(opened), {}, extended=job.extended), opened, job.device)
     return Plan(checks, opened.notes, lambda check, _: opened.follows(check), opened.verdict)
+
+
+def _settle(subject: FunctionSubject, place: Place) -> None:
+    """Have it run there, where it is taken to do what it was found to do here."""
+    claims = subject.capabilities
+    found = {place.name: claims.devices["cpu"]} if "cpu" in claims.devices else {}
+    subject.place = place
+    subject.capabilities = dataclasses.replace(claims, devices={**claims.devices, **found})
+
+
+def _carried(checks: Sequence[Check], opened: Opened, device: str) -> list[Check]:
+    """The checks, those withheld whose calls the subject does not take to the device: they would be
+    run here and be told of there. What was found while it was opened was found here, and is said."""
+    from polyattn.testing.planned import Trait, not_run
+
+    if device == "cpu":
+        return list(checks)
+    found = {check.id for check in opened.findings}
+    reason = f"it is carried out on the CPU alone, not on {device}"
+    return [
+        not_run(check, reason)
+        if check.id not in found
+        and (Trait.ON_THE_CPU in check.traits or check.id.startswith("check_hf_"))
+        else check
+        for check in checks
+    ]
 
 
 def _registered(job: Job) -> Plan:

@@ -38,6 +38,8 @@ GRACE = 3.0
 """Seconds that a worker is given beyond a limit, to say by itself that it is over."""
 OPENING_GRACE = 10.0
 """The same for loading and building, which is done in several steps, each within the limit."""
+CARRIED = ("sdpa", "hf")
+"""The doors whose calls are carried to another device."""
 MOST_ENDS = 3
 """So many checks may hang or end the process; then the rest is not run."""
 
@@ -64,6 +66,15 @@ class Job:
     each_extended: float = 300.0
     total: float | None = None
     """Seconds after which no further check is started; loading does not count."""
+
+    def __post_init__(self) -> None:
+        """Raises: ConfigError for a door that does not take what it opens to another device."""
+        if self.door is not None and self.device != "cpu" and self.door not in CARRIED:
+            doors = " and ".join(f"--as {door}" for door in CARRIED)
+            raise ConfigError(
+                f"--device {self.device} belongs to {doors} and to names: with --as {self.door} it "
+                "is checked on the CPU alone; leave --device out"
+            )
 
 
 class Listener(Protocol):
