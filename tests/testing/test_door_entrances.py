@@ -56,6 +56,20 @@ def test_what_was_found_out_is_said(door: str, name: str, words: str) -> None:
     assert any(words in note for note in notes), notes
 
 
+def test_where_nothing_is_heard_the_verdict_does_not_praise() -> None:
+    door = opened("module", "Deaf")
+    results = run(door)
+    assert all(result.status.good for result in results)
+    told = "no position hears another: of attention nothing could be asked"
+    assert door.verdict(results) == told
+
+
+def test_what_is_checked_with_other_numbers_is_said() -> None:
+    notes = opened("module", "LeaksBehindAZeroProjection").notes
+    assert any(note.startswith("out.weight: of zero or nearly so") for note in notes), notes
+    assert not any("of zero or nearly so" in note for note in opened("module", "Attention").notes)
+
+
 def test_a_table_of_positions_is_no_question() -> None:
     assert "it knows the order of positions" in opened("module", "Positioned").notes
 

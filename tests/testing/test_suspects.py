@@ -104,6 +104,7 @@ THIS = f"{HERE / 'test_suspects.py'}:"
         ("lm", "AlignedAtTheFirstKey", CACHE, "a causal mask of the new tokens alone"),
         ("lm", f"{THIS}LosesTheFirst", CACHE, "off by one: the first cached token is lost"),
         ("lm", "MixesTheBatch", BATCH, "a mean, a maximum or a norm over the batch"),
+        ("module", "DetachesItsInput", "check_module_causality_by_gradient", ""),
         ("module", "LeaksItsLastGradient", "check_module_causality_by_gradient", ""),
     ],
 )

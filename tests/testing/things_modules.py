@@ -263,6 +263,41 @@ class FirstRowOfZeros(Causal):
         return torch.cat([torch.zeros_like(out[:, :1]), out[:, 1:]], 1)
 
 
+class ForgetsToAdd(Causal):
+    """The branch is computed, and the input is what it was not added to."""
+
+    def forward(self, x, key_padding_mask=None):
+        return super().forward(x, key_padding_mask) * 0
+
+
+class DetachesItsInput(Causal):
+    def forward(self, x, key_padding_mask=None):
+        return super().forward(x.detach(), key_padding_mask)
+
+
+class LeaksBehindAZeroProjection(Attention):
+    """Not causal, though it is meant to be; at first nothing of it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.out.weight)
+
+    def closed(self, q, k, padding):
+        return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(2)
+
+
+class LeaksBehindAGate(Causal):
+    """What comes next is added, times one in a million, as the scales of layers begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((WIDTH,), 1e-6))
+
+    def forward(self, x, key_padding_mask=None):
+        out = super().forward(x, key_padding_mask)
+        return out + self.gamma * F.pad(x[:, 1:], (0, 0, 0, 1))
+
+
 class ScalesByLength(Causal):
     def merge(self, x):
         return super().merge(x) / math.log(2 + x.shape[2])
@@ -348,6 +383,17 @@ class AddsMinusHundred(Attention):
 class MergesWithoutTranspose(Attention):
     def merge(self, x):
         return x.reshape(len(x), x.shape[2], -1)
+
+
+class MergesBehindAGateOfZero(MergesWithoutTranspose):
+    """Heads are merged wrongly, and multiplied by a gate of zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, key_padding_mask=None):
+        return x + self.gate * super().forward(x, key_padding_mask)
 
 
 class MergesWithoutPadding(MergesWithoutTranspose):
@@ -628,6 +674,17 @@ class NeedsArguments(nn.Module):
         return self.proj(x)
 
 
+class Deaf(nn.Module):
+    """Right, and no attention: each position goes its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu())
+
+
 class OddWidth(nn.Module):
     """A width of 24, which is written nowhere but in the code."""
 
@@ -672,13 +729,18 @@ CAUGHT = (
     (AddsMinusTenThousandToLater, "check_module_causality_by_perturbation"),
     (StrictlyLeaky, "check_module_causality_by_gradient"),
     (LeaksItsLastGradient, "check_module_causality_by_gradient"),
-    (FirstRowOfZeros, "check_module_causality_by_gradient"),
+    (DetachesItsInput, "check_module_causality_by_gradient"),
+    (LeaksBehindAZeroProjection, "check_module_causality_by_perturbation"),
+    (LeaksBehindAGate, "check_module_causality_by_perturbation"),
+    (FirstRowOfZeros, "check_module_hears"),
+    (ForgetsToAdd, "check_module_hears"),
     (ScalesByLength, "check_module_prefix_consistency"),
     (CountsFromTheEnd, "check_module_prefix_consistency"),
     (PaddingOfMinusTen, "check_module_padding_equals_truncation"),
     (PaddingOfMinusHundred, "check_module_padding_equals_truncation"),
     (AddsMinusHundred, "check_module_padding_equals_truncation"),
     (MergesWithoutTranspose, "check_module_padding_equals_truncation"),
+    (MergesBehindAGateOfZero, "check_module_padding_equals_truncation"),
     (MeanOverPadding, "check_module_padding_equals_truncation"),
     (NaNForEmptyRows, "check_module_fully_masked_rows"),
     (CleansItsOutput, "check_module_fully_masked_rows"),

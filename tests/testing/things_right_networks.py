@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
+import torch.nn.functional as F
 from tests.testing import things_models, things_modules
 from torch import nn
 
@@ -78,8 +79,72 @@ class Experts(things_modules.Attention):
         return x + out
 
 
+class StartsAtZero(things_modules.Causal):
+    """The output projection is zero until it learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+
+class GatedAtZero(things_modules.Attention):
+    """ReZero: a residual, and a gate of zero before the branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, key_padding_mask=None):
+        return x + self.gate * super().forward(x, key_padding_mask)
+
+
+class ScaledFaintly(things_modules.Causal):
+    """LayerScale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((things_modules.WIDTH,), 1e-6))
+
+    def forward(self, x, key_padding_mask=None):
+        return x + self.gamma * super().forward(x, key_padding_mask)
+
+
+class SequenceFirstAtZero(things_modules.SequenceFirst):
+    """Which dimension is the batch shows only once the projection has learnt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.attention.out_proj.weight)
+
+
+class Shifted(things_modules.Causal):
+    """Strictly past: each output is what the one before would be, the first is zero."""
+
+    def forward(self, x, key_padding_mask=None):
+        return F.pad(super().forward(x, key_padding_mask), (0, 0, 1, -1))
+
+
+class HeadOfZero(things_models.Model):
+    """The output head starts at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+
+
 temperature_made_once = LearnsItsTemperature()
 """An object, whose parameters a check changes: there is no class to make another of."""
 
-MODULES = (LearnsItsTemperature, RestsAtRandom, DropsSamples, Experts)
-MODELS = (ScalesItsLogits,)
+MODULES = (
+    LearnsItsTemperature,
+    RestsAtRandom,
+    DropsSamples,
+    Experts,
+    StartsAtZero,
+    GatedAtZero,
+    ScaledFaintly,
+    SequenceFirstAtZero,
+    Shifted,
+)
+MODELS = (ScalesItsLogits, HeadOfZero)

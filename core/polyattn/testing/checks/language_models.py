@@ -15,8 +15,7 @@ from polyattn.testing.tools.numerics import compare_bits, need_finite
 
 
 @proves(
-    "No logit has a gradient to the embedding of a later id, and each has one to some id up to its "
-    "own.",
+    "No logit has a gradient to the embedding of a later id.",
     causes=CAUSAL_CAUSES,
 )
 def check_lm_causality_by_gradient(subject: ModelSubject) -> None:

@@ -24,11 +24,12 @@ from polyattn.testing.doors.trying.arguments import (
     parameters_of,
     required_arguments,
 )
-from polyattn.testing.doors.trying.hearing import hearing
+from polyattn.testing.doors.trying.hearing import hearing, mixing
 from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
 from polyattn.testing.doors.trying.precision import settle_precision
 from polyattn.testing.doors.trying.steadiness import training_is_plain, unsteadiness
 from polyattn.testing.doors.trying.trial import Trial
+from polyattn.testing.doors.trying.waking import settle_waking
 from polyattn.testing.process.contained import TimeUp
 from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.caches import CACHE_NAMES, Caching
@@ -100,6 +101,7 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     _vocabulary(trial, wishes)
     if subject.any_length:
         _find_limit(trial)
+    settle_waking(trial)
     settle_precision(trial)
     unsteady = unsteadiness(trial)
     if unsteady is None:
@@ -151,7 +153,7 @@ def _find_the_rest(trial: Trial, wishes: ModelWishes) -> None:
     subject = trial.subject
     assert isinstance(subject, ModelSubject)
     moved = hearing(trial, subject.fit(12))
-    if moved is not None and bool(moved.triu(1).any()):
+    if moved is not None and mixing(trial, moved) and bool(moved.triu(1).any()):
         trial.notes.append("some logits hear later ids: it is no causal model as it stands")
     padding = find_padding(trial, wishes.mask_arg, wishes.true_means)
     positions = next((n for n in POSITIONS if n in parameters_of(trial.running.function)), None)

@@ -31,6 +31,7 @@ from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
 from polyattn.testing.doors.trying.precision import settle_precision
 from polyattn.testing.doors.trying.steadiness import training_is_plain, unsteadiness
 from polyattn.testing.doors.trying.trial import Trial
+from polyattn.testing.doors.trying.waking import settle_waking
 from polyattn.testing.process.contained import TimeUp
 from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.networks import Function, Manner, ModuleSubject, described, picked
@@ -91,13 +92,8 @@ def module_door(
 def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:
     subject = trial.subject
     assert isinstance(subject, ModuleSubject)
-    lazy = _is_lazy(trial.running.function)
     if not _answered(trial, wishes):
         return shut(trial.error, tuple(trial.notes))
-    if lazy:
-        # Its parameters are there since the first call: from now on it is one object.
-        made = trial.running.function
-        subject.make = lambda: made
     if subject.any_length:
         find_longest(trial, LONG)
     x = subject.draw(2, subject.fit(6))
@@ -147,6 +143,7 @@ def _answered(trial: Trial, wishes: ModuleWishes) -> bool:
     """Find the width, the arguments and the lengths with which a plain call is answered."""
     subject = trial.subject
     assert isinstance(subject, ModuleSubject)
+    lazy = _is_lazy(trial.running.function)
     manners = list(_manners(trial.running.function))
     widths = [wishes.width] if wishes.width else list(_widths(trial.running.function))
     first = ""
@@ -163,11 +160,20 @@ def _answered(trial: Trial, wishes: ModuleWishes) -> bool:
                 trial.notes.append(told)
             elif manner.sources:
                 trial.notes.append(f"x is given {manner.sources + 1} times, for each sequence")
+            if lazy:
+                _keep(trial)
+            settle_waking(trial)
             _sequence_first(trial)
             return True
     tried = ", ".join(str(width) for width in widths)
     trial.error = f"{first}; widths tried: {tried}; name another with --width"
     return False
+
+
+def _keep(trial: Trial) -> None:
+    """Its parameters are there since the first call: from now on it is one object."""
+    made = trial.running.function
+    trial.subject.make = lambda: made
 
 
 def _manners(function: Any) -> Iterator[Manner]:
@@ -299,7 +305,7 @@ def _order(trial: Trial) -> None:
     straight, turned = trial.tried(x), trial.tried(x[:, order])
     if straight is None or turned is None:
         return
-    same = float((straight[:, order] - turned).abs().max()) < 1e-5 * float(straight.abs().max())
+    same = float((straight[:, order] - turned).abs().max()) <= 1e-5 * float(straight.abs().max())
     trial.notes.append(
         "it does not know the order of positions: permuted inputs give permuted outputs"
         if same

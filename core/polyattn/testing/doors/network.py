@@ -54,6 +54,8 @@ class NetworkDoor:
         unfinished = f"; {late} checks were not run" if late else ""
         if bad:
             return f"not correct; failed: {', '.join(bad)}{unfinished}"
+        if not self.subject.mixes:
+            return f"no position hears another: of attention nothing could be asked{unfinished}"
         kind = "causal" if self.subject.causal else "not causal"
         padding = self.subject.manner.padding
         mask = f"padding by {padding.name}" if padding else "takes no padding"

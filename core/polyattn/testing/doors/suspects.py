@@ -215,11 +215,14 @@ def _heard_when_loud(subject: ModuleSubject) -> bool:
         before, other = running.quiet(x), subject.changed(x, slice(1, None), loud=LOUD)
         return _relative((running.quiet(other) - before)[:, :1], before[:, :1])
 
-    return max(moves(x), moves(x * LOUD)) > MOVED
+    # What overflows at such sizes says nothing of fills.
+    return any(MOVED < moved < torch.inf for moved in (moves(x), moves(x * LOUD)))
 
 
 def _relative(difference: Tensor, beside: Tensor) -> float:
-    """The largest of a difference; what is no number counts as endless."""
+    """The largest of a difference; what is no number counts as endless, beside zeros, too."""
+    if not bool(difference.any()):
+        return 0.0
     return float((difference.abs().max() / beside.abs().max()).nan_to_num(torch.inf))
 
 

@@ -60,6 +60,10 @@ def _calls(subject: Network) -> Iterator[Check]:
 
 def _hearing(subject: Network) -> Iterator[Check]:
     """Who hears whom."""
+    if isinstance(subject, ModelSubject) and subject.vocab < 2:
+        yield not_claimed(attention.check_module_hears, "there is one id alone")
+    else:
+        yield planned(attention.check_module_hears, "", subject)
     by_gradient = attention.check_module_causality_by_gradient
     causal: list[Asked] = [attention.check_module_causality_by_perturbation]
     if subject.any_length:

@@ -23,6 +23,7 @@ from polyattn.testing.subjects.drawing import drawn_ids, drawn_x, how_drawn
 from polyattn.testing.subjects.paddings import Padding
 from polyattn.testing.subjects.sequence import blaming
 from polyattn.testing.subjects.variant import seeded
+from polyattn.testing.subjects.waking import wake
 from polyattn.testing.tools.cases import normal
 from polyattn.testing.tools.numerics import need_tensor
 
@@ -129,6 +130,10 @@ class Network(ABC):
     """It writes to its inputs: the other checks hand it copies."""
     weights_flag: str | None = None
     """The keyword with which it gives its weights, too."""
+    woken: bool = False
+    """Parameters that start at zero are given other numbers, as ``waking`` says."""
+    mixes: bool = True
+    """Whether some position hears another, for all that was seen."""
     notes: tuple[str, ...] = ()
 
     def __init__(self, name: str, make: Callable[[], Function], manner: Manner) -> None:
@@ -158,7 +163,10 @@ class Network(ABC):
         with blaming("making it"), seeded(seed):
             function = self.make()
             if isinstance(function, nn.Module):
-                function = _fresh(function, self.make, seed).to(dtype or self.dtype).eval()
+                function = _fresh(function, self.make, seed)
+                if self.woken:
+                    wake(function, seed)
+                function = function.to(dtype or self.dtype).eval()
         return Running(self, function, dtype or self.dtype)
 
 

@@ -25,6 +25,15 @@ def hearing(trial: Trial, length: int) -> Tensor | None:
     return torch.stack(columns, 1)
 
 
+def mixing(trial: Trial, moved: Tensor) -> bool:
+    """Whether some position hears another; says so where none does."""
+    mixes = bool((moved.triu(1) | moved.tril(-1)).any())
+    if not mixes and len(moved) > 1:
+        trial.notes.append("no position hears another")
+        trial.subject.mixes = False
+    return mixes
+
+
 def say_of_hearing(trial: Trial, moved: Tensor | None) -> bool:
     """Say who hears whom; whether it is to be taken for causal."""
     if moved is None:
@@ -32,8 +41,7 @@ def say_of_hearing(trial: Trial, moved: Tensor | None) -> bool:
     length = len(moved)
     above = int(moved.triu(1).sum())
     below = int(moved.tril(-1).sum())
-    if not above and not below:
-        trial.notes.append("no position hears another")
+    if not mixing(trial, moved):
         return False
     if not above:
         trial.notes.append("no output hears a later position: causal")
