@@ -12,6 +12,7 @@ from tests.testing.test_cli_check import polyattn
 
 from polyattn.cli.check_report import Report
 from polyattn.errors import ConfigError
+from polyattn.testing.process.worker import Job, Listener, Suite
 from polyattn.testing.results import (
     CheckFailure,
     Property,
@@ -144,6 +145,56 @@ def test_a_healed_one_fails_the_run_and_a_stale_one_is_a_wrong_question(
     monkeypatch.setattr("polyattn.cli.check_session.everything", lambda _: [PART])
     assert polyattn(monkeypatch, "check", "--all", "--expected", str(path)) == 2
     assert "check_gone" in capsys.readouterr().err
+
+
+def all_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, names: list[str], *expected: str
+) -> int:
+    """The exit code of a check of these names that expects these failures, as data."""
+    path = tmp_path / "expected.yaml"
+    path.write_text("".join(f'"{id}": was wrong once\n' for id in expected))
+    monkeypatch.setattr("polyattn.cli.check_session.everything", lambda _: names)
+    return polyattn(monkeypatch, "check", "--all", "--expected", str(path), "--json")
+
+
+def test_a_stale_one_among_many_leaves_one_document_with_what_was_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert all_of(monkeypatch, tmp_path, [PART], "check_gone") == 2
+    done, problem = json.loads(capsys.readouterr().out)
+    assert done["name"] == PART
+    assert done["results"]
+    assert "check_gone" in problem["problem"]
+
+
+def test_what_may_be_of_a_name_that_could_not_be_used_is_not_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [PART, "nothing_of_the_kind"]
+    unknown = ("nothing_of_the_kind-check_a", "check_b")
+    assert all_of(monkeypatch, tmp_path, names, *unknown) == 1
+    assert [row["good"] for row in json.loads(capsys.readouterr().out)] == [True, False]
+    assert all_of(monkeypatch, tmp_path, names, *unknown, f"{PART}-check_gone") == 2
+    problem = json.loads(capsys.readouterr().out)[-1]["problem"]
+    assert f"['{PART}-check_gone']" in problem
+
+
+def test_after_an_interruption_no_expected_failure_is_called_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = Suite.run
+
+    def run(self: Suite, job: Job, listener: Listener) -> None:
+        if job.target != PART:
+            raise KeyboardInterrupt
+        usual(self, job, listener)
+
+    monkeypatch.setattr(Suite, "run", run)
+    late = ("core/rope-check_a", f"{PART}-check_gone")
+    assert all_of(monkeypatch, tmp_path, [PART, "core/rope", "core/mask"], *late) == 130
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["good"]
+    assert second["problem"] == "interrupted"
 
 
 def test_an_error_is_data_too(

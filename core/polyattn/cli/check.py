@@ -68,13 +68,17 @@ def check(
 
 def _answered(question: Question, as_json: bool) -> int:
     """The exit code. With ``as_json`` what is wrong with the question is data, too."""
+    done: list[Report] = []
     try:
         question.need_sense()
-        return _session(question, as_json).run(question.target)
+        session = _session(question, as_json)
+        done = session.reports
+        return session.run(question.target)
     except PolyattnError as error:
         if as_json:
             name, device = question.target or "--all", question.device or "cpu"
-            print(json.dumps([Report(name, device, problem=str(error)).as_json()], indent=2))
+            told = [*filter(Report.over, done), Report(name, device, problem=str(error))]
+            print(json.dumps([report.as_json() for report in told], indent=2))
         raise
 
 

@@ -78,7 +78,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         metavar="cpu|cuda",
-        help="Where to run a name, or what --as sdpa or hf opens. [default: wherever it can be run]",
+        help="Where to run a name, or what --as sdpa or hf opens. [default: wherever it can]",
     ),
 ]
 Patience = Annotated[

@@ -12,6 +12,9 @@ from typing import Any
 from polyattn.testing.results import Result, Status, cut_short, need_ids
 from polyattn.testing.tools.recipes import recipe
 
+INTERRUPTION = "interrupted"
+"""The problem of what the user ended."""
+
 
 @dataclasses.dataclass
 class Report:
@@ -48,6 +51,10 @@ class Report:
     @property
     def good(self) -> bool:
         return not self.problem and all(result.status.good for result in self.results)
+
+    def over(self) -> bool:
+        """Whether there is nothing more to come: all is done, or nothing could be."""
+        return self._closed or bool(self.problem)
 
     @property
     def unfinished(self) -> int:
@@ -92,7 +99,7 @@ class Report:
 
     def interrupt(self) -> None:
         """The user ends it: show what there is."""
-        self.problem = "interrupted"
+        self.problem = INTERRUPTION
         if self.results and not self._closed:
             self._close()
         self.say(f"{self.title}: interrupted")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from polyattn.cli.check_question import Question
-from polyattn.cli.check_report import Report, printable
+from polyattn.cli.check_report import INTERRUPTION, Report, printable
 from polyattn.cli.main import INTERRUPTED, UNFINISHED
 from polyattn.cli.orphans import orphans_ended
 from polyattn.errors import PolyattnError
@@ -64,9 +64,10 @@ class Session:
                     _run_one_of_many(suite, job, report)
             self._say_what_is_missing(suite, "everything")
         self._show_table()
-        code = self._end()
-        self._need_known(names)
-        return code
+        if not self._interrupted:
+            self._need_known(names)
+        # Last, so that what is printed is one document: nothing may be wrong after it.
+        return self._end()
 
     def _jobs(self, suite: Suite, target: str, *, brief: bool) -> Iterator[tuple[Report, Job]]:
         """What to do for one name: on the device that was asked for, or on each that there is."""
@@ -111,10 +112,17 @@ class Session:
             )
 
     def _need_known(self, names: Sequence[str]) -> None:
-        """Among many, an expected failure must be an id of one of them."""
+        """Among many, an expected failure must be an id of one of them. One that may belong to a
+        name whose checks are not known, since it could not be used, is not judged."""
         known = {f"{report.name}-{id}" for report in self.reports for id in report.ids}
         known |= {id for report in self.reports for id in report.ids}
-        need_ids(self.expected, known)
+        unread = set(names) - {report.name for report in self.reports if report.ids}
+        judged = {
+            id: reason
+            for id, reason in self.expected.items()
+            if not any(expected_of(name, {id: reason}) for name in unread)
+        }
+        need_ids(judged, known)
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -126,10 +134,14 @@ class Session:
             if self.reports:
                 self.reports[-1].interrupt()
 
+    @property
+    def _interrupted(self) -> bool:
+        return not self.reports or any(report.problem == INTERRUPTION for report in self.reports)
+
     def _end(self) -> int:
         if self.as_json:
             print(json.dumps([report.as_json() for report in self.reports], indent=2))
-        if not self.reports or any(report.problem == "interrupted" for report in self.reports):
+        if self._interrupted:
             return INTERRUPTED
         if not all(report.good for report in self.reports):
             return 1

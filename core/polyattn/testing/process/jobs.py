@@ -136,8 +136,8 @@ def _settle(subject: FunctionSubject, place: Place) -> None:
 
 
 def _carried(checks: Sequence[Check], opened: Opened, device: str) -> list[Check]:
-    """The checks, those withheld whose calls the subject does not take to the device: they would be
-    run here and be told of there. What was found while it was opened was found here, and is said."""
+    """The checks, those withheld whose calls are not carried to the device: they would be run here
+    and be told of there. What was found while it was opened was found here, and is said."""
     from polyattn.testing.planned import Trait, not_run
 
     if device == "cpu":
