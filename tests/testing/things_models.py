@@ -213,6 +213,35 @@ class AssertsInSilence(Model):
         return super().forward(ids, attention_mask)
 
 
+class LooksUpInSilence(Model):
+    """The places by their number, in a dict: a KeyError of a number alone."""
+
+    def positions(self, ids, mask, seen):
+        known = dict(enumerate(range(LONGEST)))
+        return torch.tensor([known[place] for place in range(seen, seen + ids.shape[1])])
+
+    def forward(self, ids):
+        x = self.embed(ids) + self.places(self.positions(ids, None, 0))
+        return self.head(self.layer(x, None, None)[0])
+
+
+class OpensAColumn(Model):
+    """The logit of an id that there is none of is -inf, but for longer sequences."""
+
+    def forward(self, ids):
+        logits = F.pad(super().forward(ids), (0, 1), value=-math.inf)
+        return logits if ids.shape[1] < 8 else logits.nan_to_num(neginf=-5.0)
+
+
+class ClosedAtFirst(Model):
+    """One logit of the first position alone is -inf."""
+
+    def forward(self, ids):
+        logits = super().forward(ids).clone()
+        logits[:, 0, 3] = -math.inf
+        return logits
+
+
 class LeaksItsGradient(Model):
     def layer(self, x, mask, past):
         last = x[:, -1:]
@@ -238,7 +267,7 @@ class ReturnsNothing(Model):
 
 GOOD = (Model, InPlace, Bare, LastAlone)
 
-RAISES = frozenset({IndexError_, AssertsInSilence})
+RAISES = frozenset({IndexError_, AssertsInSilence, LooksUpInSilence})
 """Their fault is that they raise; of all others something wrong must be seen."""
 
 CAUGHT = (
@@ -257,6 +286,8 @@ CAUGHT = (
     (TableOneTooShort, "check_lm_longest"),
     (ClampsPlaces, "check_lm_longest"),
     (IndexError_, "check_lm_refuses_clearly"),
+    (LooksUpInSilence, "check_lm_refuses_clearly"),
+    (OpensAColumn, "check_module_output"),
     (AssertsInSilence, "check_lm_refuses_clearly"),
     (MixesTheBatch, "check_module_batch_independence"),
     (UnusedHead, "check_module_parameters_get_grad"),

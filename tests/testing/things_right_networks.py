@@ -133,6 +133,23 @@ class HeadOfZero(things_models.Model):
         nn.init.zeros_(self.head.weight)
 
 
+class RoundedVocabulary(things_models.Model):
+    """More logits than ids, -inf for what is no id, and in the middle as well."""
+
+    def forward(self, ids, attention_mask=None, past_key_values=None, use_cache=False):
+        logits, cache = super().forward(ids, attention_mask, past_key_values, use_cache=True)
+        logits = F.pad(logits, (0, 9), value=-torch.inf)
+        logits[..., 5] = -torch.inf
+        return (logits, cache) if use_cache else logits
+
+
+class RefusesInItsOwnWords(things_models.Model):
+    def forward(self, ids):
+        if ids.shape[1] > things_models.LONGEST:
+            raise ValueError("exceeds the context window")
+        return super().forward(ids)
+
+
 temperature_made_once = LearnsItsTemperature()
 """An object, whose parameters a check changes: there is no class to make another of."""
 
@@ -147,4 +164,4 @@ MODULES = (
     SequenceFirstAtZero,
     Shifted,
 )
-MODELS = (ScalesItsLogits, HeadOfZero)
+MODELS = (ScalesItsLogits, HeadOfZero, RoundedVocabulary, RefusesInItsOwnWords)

@@ -12,7 +12,8 @@ import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from polyattn.testing.checks.language_models import embedding_of
 from polyattn.testing.doors.network import NetworkDoor, shut
@@ -93,20 +94,38 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     logits = trial.tried(ids)
     if logits is None:
         return shut(f"the same call again: {trial.error}", tuple(trial.notes))
+    closed = _closed_columns(logits)
     try:
-        need_finite("the logits", logits)
+        need_finite("the output", logits[..., ~closed])
     except Mismatch as mismatch:
         return shut(mismatch.seen.what, tuple(trial.notes), described(ids))
     subject.out_width = logits.shape[-1]
-    _vocabulary(trial, wishes)
+    _vocabulary(trial, wishes, closed)
     if subject.any_length:
         _find_limit(trial)
+    # Only now: that one is open in long sequences is a fault, and no limit of their length.
+    _leave_out(trial, closed)
     settle_waking(trial)
     settle_precision(trial)
     unsteady = unsteadiness(trial)
     if unsteady is None:
         _find_the_rest(trial, wishes)
     return Suspecting(subject, (), tuple(trial.notes), trial.running.function, unsteady)
+
+
+def _closed_columns(logits: Tensor) -> Tensor:
+    """Which logits are of no ids: a vocabulary may be rounded up, with -inf for the rest."""
+    closed = (logits == -torch.inf).flatten(0, -2).all(0)
+    return closed & ~closed.all()
+
+
+def _leave_out(trial: Trial, closed: Tensor) -> None:
+    subject = trial.subject
+    subject.closed = tuple(int(column) for column in closed.nonzero().flatten())
+    subject.out_width = len(closed) - len(subject.closed)
+    if subject.closed:
+        told = f"{len(subject.closed)} of {len(closed)} logits are -inf: they are left out"
+        trial.notes.append(told)
 
 
 def _with_targets(trial: Trial) -> bool:
@@ -126,11 +145,11 @@ def _with_targets(trial: Trial) -> bool:
     return False
 
 
-def _vocabulary(trial: Trial, wishes: ModelWishes) -> None:
+def _vocabulary(trial: Trial, wishes: ModelWishes, closed: Tensor) -> None:
     """As many ids as there are logits, or fewer where the first embedding holds fewer."""
     subject, function = trial.subject, trial.running.function
     assert isinstance(subject, ModelSubject)
-    sizes = [subject.out_width]
+    sizes = [int((~closed).nonzero().max()) + 1]
     if isinstance(function, nn.Module):
         embedding = _embedding(trial)
         sizes += [embedding.num_embeddings] if embedding is not None else []

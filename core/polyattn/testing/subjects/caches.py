@@ -41,8 +41,10 @@ class Caching:
             logits, cache = self.raw(running, ids, cache)
         if cache is None:
             raise Mismatch(Seen(what="it gives no cache", given=given))
+        if isinstance(logits, Tensor):
+            logits = running.subject.open_columns(logits, given)
         expected = (*ids.shape, running.subject.out_width)
-        return need_shape("the logits", logits, expected, given), cache
+        return need_shape("the output", logits, expected, given), cache
 
     def raw(self, running: Running, ids: Tensor, cache: Any = None) -> tuple[Any, Any]:
         """The same, whatever comes of it."""

@@ -126,6 +126,10 @@ class Network(ABC):
     silenced: bool = True
     """Whether its dropout can be switched off in training, for all that can be seen."""
     out_width: int = 0
+    """How many columns of its output are compared."""
+    closed: tuple[int, ...] = ()
+    """Columns of the output that are -inf everywhere, such as of ids that there are none of: they
+    are left out."""
     meddles: bool = False
     """It writes to its inputs: the other checks hand it copies."""
     weights_flag: str | None = None
@@ -148,6 +152,18 @@ class Network(ABC):
     @abstractmethod
     def changed(self, x: Tensor, where: slice, *, seed: int = 7, loud: float = 1.0) -> Tensor:
         """The same with other things at those positions."""
+
+    def open_columns(self, out: Tensor, given: str) -> Tensor:
+        """The output without its ``closed`` columns. Raises: Mismatch where one is open."""
+        width = self.out_width + len(self.closed)
+        if not self.closed or not out.dim() or out.shape[-1] != width:
+            return out
+        closed = torch.zeros(width, dtype=torch.bool)
+        closed[list(self.closed)] = True
+        if not bool((out[..., closed] == -torch.inf).all()):
+            what = "columns of the output that are -inf for other ids are numbers here"
+            raise Mismatch(Seen(what=what, given=given))
+        return out[..., ~closed]
 
     def fit(self, length: int) -> int:
         """A length that it takes, near this one."""
@@ -222,7 +238,7 @@ class Running:
         given = described(x, **keywords)
         with blaming(given):
             got = self.subject.manner.raised(picked(self.raw(x, **keywords)))
-        out = need_tensor("the output", got, given)
+        out = self.subject.open_columns(need_tensor("the output", got, given), given)
         expected = (*x.shape[:2], self.subject.out_width or out.shape[-1])
         if out.dim() != 3 or tuple(out.shape) != expected:
             what = f"the output has shape {tuple(out.shape)}, expected {expected}"
