@@ -9,7 +9,7 @@ import pytest
 
 from polyattn.cli import main
 from polyattn.errors import ConfigError
-from polyattn.testing import Result, run_checks
+from polyattn.testing import Result, Status, run_checks
 from polyattn.testing.doors.entrances import Flags, Opened, open_any
 
 HERE = Path(__file__).parent
@@ -69,6 +69,28 @@ def test_what_is_checked_with_other_numbers_is_said() -> None:
     notes = opened("module", "LeaksBehindAZeroProjection").notes
     assert any(note.startswith("out.weight: of zero or nearly so") for note in notes), notes
     assert not any("of zero or nearly so" in note for note in opened("module", "Attention").notes)
+
+
+def test_a_model_that_hears_both_ways_is_right_where_it_is_meant_so() -> None:
+    """As a masked language model does; without being told, its mask was forgotten."""
+    meant = opened("lm", "SeesAll", Flags(not_causal=True))
+    results = run(meant)
+    assert [result.id for result in results if not result.status.good] == []
+    assert meant.verdict(results).startswith("it breaks no rule; not causal; padding by")
+    asked = {r.name for r in results if r.status is Status.PASSED}
+    assert {"check_module_padding_equals_truncation", "check_lm_longest"} <= asked
+    wrong = run(opened("lm", "MixesTheBatchBothWays", Flags(not_causal=True)))
+    assert "check_module_batch_independence" in {r.name for r in wrong if not r.status.good}
+
+
+def test_padding_at_the_end_alone_is_reported_where_no_positions_can_be_given() -> None:
+    """It may be trained so; whoever takes positions and does not read them is wrong."""
+    found = {}
+    for name in ("PlacesOfSlots", "SlotsBesidePositions"):
+        results = run(opened("lm", name))
+        found[name] = {r.status for r in results if r.name == "check_lm_left_padding"}
+    assert found["PlacesOfSlots"] == {Status.DOES_NOT_HOLD}
+    assert found["SlotsBesidePositions"] == {Status.FAILED}
 
 
 def test_a_table_of_positions_is_no_question() -> None:

@@ -110,6 +110,23 @@ class SeesAll(Model):
         return torch.ones(queries, keys, dtype=torch.bool)
 
 
+class MixesTheBatchBothWays(SeesAll):
+    """Not causal, as it is meant, and wrong all the same."""
+
+    def layer(self, x, mask, past):
+        return super().layer(x + 0.1 * x.mean(0, keepdim=True), mask, past)
+
+
+class SlotsBesidePositions(Model):
+    """Positions can be given, and are not read."""
+
+    def forward(self, ids, attention_mask=None, position_ids=None):
+        return super().forward(ids, attention_mask)
+
+    def positions(self, ids, mask, seen):
+        return torch.arange(seen, seen + ids.shape[1])
+
+
 class SeesOneAhead(Model):
     def keep(self, queries, keys):
         return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries + 1)
@@ -278,6 +295,7 @@ CAUGHT = (
     (SeesOneAhead, "check_lm_causality_by_gradient"),
     (LeaksItsGradient, "check_lm_causality_by_gradient"),
     (PlacesOfSlots, "check_lm_left_padding"),
+    (SlotsBesidePositions, "check_lm_left_padding"),
     (PaddingAtTheEndAlone, "check_lm_left_padding"),
     (PlacesFromZero, "check_lm_cached_decoding"),
     (AlignedAtTheFirstKey, "check_lm_cached_decoding"),

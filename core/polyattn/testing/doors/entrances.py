@@ -49,6 +49,7 @@ class Flags:
     """What the user says in place of what trying finds out; each door knows some of them."""
 
     causal: bool = False
+    not_causal: bool = False
     mask_arg: str | None = None
     true_means: Literal["attend", "mask"] | None = None
     reference: Literal["softmax", "none"] = "softmax"
@@ -61,14 +62,14 @@ FLAGS_OF: Mapping[str, frozenset[str]] = {
     "sdpa": frozenset({"causal", "mask_arg", "true_means", "reference"}),
     "hf": frozenset({"causal", "true_means", "reference"}),
     "module": frozenset({"causal", "mask_arg", "true_means", "width"}),
-    "lm": frozenset({"mask_arg", "true_means", "vocab", "cache_arg"}),
+    "lm": frozenset({"not_causal", "mask_arg", "true_means", "vocab", "cache_arg"}),
 }
 """Each door, and the flags that it knows."""
 FOR: Mapping[str, str] = {
     "sdpa": "a function of (q, k, v)",
     "hf": "an attention function of transformers",
     "module": "a module over x (B, S, E)",
-    "lm": "a model from ids to logits",
+    "lm": "a causal model from ids to logits (another: --not-causal)",
 }
 
 
@@ -174,6 +175,7 @@ def _opened(
         )
         return module_door(name, make, module, patience)
     model = ModelWishes(
+        not_causal=flags.not_causal,
         mask_arg=flags.mask_arg,
         true_means=flags.true_means,
         vocab=flags.vocab,

@@ -1,5 +1,8 @@
 """The door of language models: ids (B, S) to logits (B, S, V), checked as they are.
 
+They are taken to be causal: that one is not cannot be told from a mask that was forgotten, and has
+to be said.
+
 Found out by trying: the size of the vocabulary, which argument takes padding, whether and how it
 decodes with a cache, the greatest length, which layer embeds the ids.
 """
@@ -57,6 +60,8 @@ NAMED = 1024
 class ModelWishes:
     """What the user says in place of what trying finds out."""
 
+    not_causal: bool = False
+    """Masked language models, and others that hear what comes later."""
     mask_arg: str | None = None
     true_means: str | None = None
     vocab: int | None = None
@@ -172,8 +177,17 @@ def _find_the_rest(trial: Trial, wishes: ModelWishes) -> None:
     subject = trial.subject
     assert isinstance(subject, ModelSubject)
     moved = hearing(trial, subject.fit(12))
-    if moved is not None and mixing(trial, moved) and bool(moved.triu(1).any()):
-        trial.notes.append("some logits hear later ids: it is no causal model as it stands")
+    subject.causal = not wishes.not_causal
+    later = moved is not None and mixing(trial, moved) and bool(moved.triu(1).any())
+    if wishes.not_causal:
+        trial.notes.append("asked for: not causal (--not-causal)")
+        if not later:
+            trial.notes.append("though no logit hears a later id")
+    elif later:
+        trial.notes.append(
+            "some logits hear later ids: it is no causal model as it stands; where it is not "
+            "meant to be one: --not-causal"
+        )
     padding = find_padding(trial, wishes.mask_arg, wishes.true_means)
     positions = next((n for n in POSITIONS if n in parameters_of(trial.running.function)), None)
     if padding is not None and positions is not None:
@@ -182,7 +196,8 @@ def _find_the_rest(trial: Trial, wishes: ModelWishes) -> None:
         subject.manner, padding=padding, positions=positions if padding else None
     )
     subject.silenced = training_is_plain(trial)
-    _find_cache(trial, wishes)
+    if subject.causal:
+        _find_cache(trial, wishes)
 
 
 def _find_limit(trial: Trial) -> None:

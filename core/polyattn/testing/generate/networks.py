@@ -74,18 +74,21 @@ def _hearing(subject: Network) -> Iterator[Check]:
         if subject.causal:
             yield planned(check, "", subject)
         else:
-            yield not_claimed(check, "it is not causal; where it is meant to be: --causal")
+            yield not_claimed(check, _why_not_causal(subject))
     padding: list[Asked] = [attention.check_module_padding_equals_truncation]
     padding.append(attention.check_module_fully_masked_rows)
     if isinstance(subject, ModelSubject):
         padding.append(attention.check_lm_left_padding)
+    # Whoever counts positions by the slot, and cannot be told others, may pad at the end alone.
+    counts = subject.manner.positions is None
     for check in padding:
         if subject.manner.padding is None:
             yield not_claimed(check, "no padding is taken; where it is: --mask-arg NAME")
         elif not subject.any_length:
             yield not_claimed(check, f"it takes a length of {subject.step} alone")
         else:
-            yield planned(check, "", subject)
+            reports = counts and check is attention.check_lm_left_padding
+            yield planned(check, "", subject, reports=reports)
     if isinstance(subject, ModuleSubject):
         if subject.takes_context and subject.any_length:
             yield planned(attention.check_module_context, "", subject)
@@ -93,14 +96,23 @@ def _hearing(subject: Network) -> Iterator[Check]:
             yield not_claimed(attention.check_module_context, "it attends to itself alone")
 
 
+def _why_not_causal(subject: Network) -> str:
+    if isinstance(subject, ModelSubject):
+        return "it is not meant to be causal"
+    return "it is not causal; where it is meant to be: --causal"
+
+
 def _model(subject: ModelSubject) -> Iterator[Check]:
-    if subject.embeds:
+    if not subject.causal:
+        yield not_claimed(models.check_lm_causality_by_gradient, _why_not_causal(subject))
+    elif subject.embeds:
         yield planned(models.check_lm_causality_by_gradient, "", subject)
     else:
         reason = "no nn.Embedding was found that the ids go through"
         yield not_claimed(models.check_lm_causality_by_gradient, reason)
-    if subject.caching is None:
+    if subject.caching is None or not subject.causal:
         reason = "no cache was found; where there is one: --cache-arg NAME"
+        reason = reason if subject.causal else _why_not_causal(subject)
         yield not_claimed(models.check_lm_cached_decoding, reason)
         yield not_claimed(models.check_lm_cache_isolation, reason)
     else:
