@@ -11,7 +11,7 @@ from tests.testing.correct_kinds import Featured
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-from polyattn import Inputs, Lengths, Mask
+from polyattn import Inputs, Lengths, Mask, State
 
 
 class KernelCalledExact(Featured):
@@ -62,6 +62,21 @@ class BufferOfTheLongest(Plain):
         return super().logits(q, k[:, :, positions[: k.shape[2]]])
 
 
+class DefinitionThatRaises(Plain):
+    capabilities = dataclasses.replace(SOFTMAX, exactness="own kernel")
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        return torch.einsum("bhld,bhsd->bhls", q, k.mT)
+
+
+class StepWithoutItsHeads(Plain):
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, mask: Mask, inputs: Inputs
+    ) -> tuple[Tensor, State]:
+        out, state = super().step(q, k, v, state, mask, inputs)
+        return out.flatten(1, 2) if q.shape[2] == 1 else out, state
+
+
 class ScaleWrittenIntoTheCode(Plain):
     def logits(self, q: Tensor, k: Tensor) -> Tensor:
         return (q * q.shape[-1] ** -0.5) @ k.mT
@@ -110,6 +125,8 @@ class TableWithoutALength(Plain):
 CAUGHT = (
     (ReadsSizesThatAreNotThere, "check_missing_sizes"),
     (TableWithoutALength, "check_missing_sizes"),
+    (DefinitionThatRaises, "check_matches_reference"),
+    (StepWithoutItsHeads, "check_decode_equals_parallel"),
     (ScaleWrittenIntoTheCode, "check_scale_is_read"),
     (ScaleForgottenForOneQuery, "check_scale_is_read"),
     (CausalWithoutOrder, "check_key_order"),
@@ -121,4 +138,10 @@ CAUGHT = (
     (BufferOfTheLongest, "check_any_length"),
 )
 
-RAISES = (AddsByATable, BufferOfTheLongest, ReadsSizesThatAreNotThere, TableWithoutALength)
+RAISES = (
+    AddsByATable,
+    BufferOfTheLongest,
+    ReadsSizesThatAreNotThere,
+    TableWithoutALength,
+    DefinitionThatRaises,
+)

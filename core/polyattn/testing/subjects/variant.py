@@ -35,6 +35,7 @@ from polyattn.testing.tools.calls import methods_watched
 from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
 from polyattn.testing.tools.devices import CPU, Place
 from polyattn.testing.tools.loops import elementwise_attention, loop_attention
+from polyattn.testing.tools.numerics import need_shape
 
 Factory = Callable[[Options, Sizes | None], SequenceAttention]
 
@@ -148,7 +149,11 @@ class VariantInstance(Instance):
         return configured_softmax(self._module.config, sample, pattern=pattern, formula=formula)
 
     def own_reference(self, sample: Sample) -> Tensor:
-        return self._reference_of(self._at_home, sample)
+        """Raises: Mismatch where its author's definition raises or is no such tensor."""
+        given = f"its reference(), {sample.describe()}"
+        with blaming(given):
+            got = self._reference_of(self._at_home, sample)
+        return need_shape("reference()", got, (*sample.q.shape[:3], sample.v.shape[3]), given)
 
     def _reference_of(self, module: SequenceAttention, sample: Sample) -> Tensor:
         q, k, v = sample.q, sample.k, sample.v
@@ -170,7 +175,8 @@ class VariantInstance(Instance):
     def extend(self, sample: Sample, state: State) -> tuple[Tensor, State]:
         arguments = (sample.q, sample.k, sample.v, state, sample.mask, sample.inputs)
         out, state = self._place.call(self._module.extend, *arguments)
-        return out, state
+        shape = (*sample.q.shape[:3], sample.v.shape[3])
+        return need_shape("the output of extend", out, shape, sample.describe()), state
 
     def fallback_of(self, sample: Sample) -> str:
         module, calls = self._module, list[str]()
