@@ -93,6 +93,14 @@ def test_padding_at_the_end_alone_is_reported_where_no_positions_can_be_given() 
     assert found["SlotsBesidePositions"] == {Status.FAILED}
 
 
+@pytest.mark.parametrize("name", ["TernaryWeights", "RoundedInputs"])
+def test_what_trains_with_rounded_numbers_is_right_and_told(name: str) -> None:
+    results = run(opened("module", name))
+    assert [result.id for result in results if not result.status.good] == []
+    told = [result.name for result in results if result.status is Status.DOES_NOT_HOLD]
+    assert "check_module_nothing_straight_through" in told
+
+
 def test_a_table_of_positions_is_no_question() -> None:
     assert "it knows the order of positions" in opened("module", "Positioned").notes
 

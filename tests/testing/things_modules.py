@@ -629,6 +629,43 @@ class DetachesTheKeys(Attention):
         return super().weights(q, k.detach(), padding)
 
 
+class TernaryWeights(Attention):
+    """Right, as quantised training is: the gradient goes straight through a rounding."""
+
+    def forward(self, x, key_padding_mask=None, need_weights=False):
+        weight = self.qkv.weight
+        scale = weight.abs().mean()
+        rounded = (weight / scale).round().clamp(-1, 1) * scale
+        weight = weight + (rounded - weight).detach()
+        q, k, v = (self.split(t) for t in F.linear(x, weight, self.qkv.bias).chunk(3, -1))
+        out = self.out(self.merge(self.dropout(self.weights(q, k, key_padding_mask)) @ v))
+        return out
+
+
+class RoundedInputs(Attention):
+    """Right in the same way, for what comes in: eight bits by the largest of each position."""
+
+    def forward(self, x, key_padding_mask=None):
+        scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-5) / 127
+        return super().forward(x + ((x / scale).round() * scale - x).detach(), key_padding_mask)
+
+
+class TiltsBehindTopK(Attention):
+    """It jumps where others are the greatest, and is wrong between the jumps."""
+
+    def weights(self, q, k, padding):
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        least = scores.topk(min(2, k.shape[2]), -1).values[..., -1:]
+        return _Tilted.apply(scores.masked_fill(scores < least, -math.inf).softmax(-1))
+
+
+class TiltsBehindTernary(TernaryWeights):
+    """Straight through for one parameter; the gradients of the others are wrong."""
+
+    def merge(self, x):
+        return _Tilted.apply(super().merge(x))
+
+
 class KeysOfX(Cross):
     """Of the context only the values are taken, cut to the length of x."""
 
@@ -764,6 +801,10 @@ CAUGHT = (
     (TiltsTheGradient, "check_module_gradcheck"),
     (TiltsBesideItsX, "check_module_gradcheck"),
     (TiltsItsTemperature, "check_module_gradcheck"),
+    (TiltsBehindTopK, "check_module_gradcheck"),
+    (TiltsBehindTernary, "check_module_gradcheck"),
+    (TernaryWeights, "check_module_nothing_straight_through"),
+    (RoundedInputs, "check_module_nothing_straight_through"),
     (DetachesTheKeys, "check_module_gradcheck"),
 )
 """(class, name of the check that must catch it)."""

@@ -14,16 +14,13 @@ from torch import Tensor, nn
 from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.networks import (
-    ModuleSubject,
     Network,
-    Running,
     described,
     seed_all,
 )
 from polyattn.testing.subjects.sequence import blaming, fixed_gradient
 from polyattn.testing.subjects.steps import agree, parameters_of, same_step, step
-from polyattn.testing.tools.cases import normal
-from polyattn.testing.tools.numerics import compare, compare_bits, need_finite
+from polyattn.testing.tools.numerics import compare_bits, need_finite
 
 TRIES = 16
 """Steps of training in which each parameter is to be reached: layers that are dropped at random,
@@ -218,48 +215,3 @@ def check_module_weights_change_nothing(subject: Network) -> None:
         outs = [running.quiet(x, keep=keep, **{flag: on}) for on in (True, False)]
         told = f"the output at real positions with {flag}=True and padding"
         agree(told, outs[0][keep], outs[1][keep], given=given)
-
-
-@proves(
-    "The gradients are those of finite differences, in float64.",
-    causes=(
-        "a backward pass written by hand that lacks one path",
-        "a detach(), .data or no_grad() on the way",
-        "a rounding, a sign or an argmax in the middle",
-    ),
-)
-def check_module_gradcheck(subject: ModuleSubject) -> None:
-    running = subject.build(dtype=torch.float64)
-    x = subject.draw(1, subject.fit(3)).double()
-    got, given = step(running, x), described(x)
-    assert got.x is not None, "x holds floats"
-    asked = [("the gradient of x", x, got.x)]
-    named = dict(parameters_of(running)) if got.parameters else {}
-    for name, grad in got.parameters.items():
-        asked.append((f"the gradient of the parameter {name}", named[name], grad))
-    for number, (name, tensor, grad) in enumerate(asked):
-        direction = normal(*tensor.shape, seed=700 + number) / tensor.numel() ** 0.5
-        along = (grad * direction).sum().reshape(1)
-        told = f"{name}, along a random direction,"
-        # A kink (of a ReLU) that lies within the greater step lies outside the smaller one.
-        slopes = [_slope(running, x, tensor.detach(), direction * size) / size for size in STEPS]
-        near = min(slopes, key=lambda slope: float((slope - along).abs()))
-        usual = float(grad.norm()) / tensor.numel() ** 0.5
-        rounding = 1e-8 * float(got.out.abs().sum())
-        allowed = 1e-4 * max(usual, float(near.abs())) + rounding
-        compare(told, along, near, tolerance=allowed, given=given)
-
-
-STEPS = (1e-4, 1e-6)
-
-
-def _slope(running: Running, x: Tensor, tensor: Tensor, step: Tensor) -> Tensor:
-    """By how much the weighted sum of the outputs grows for such a step of one tensor, over it."""
-    ends = []
-    before = tensor.clone()
-    for end in (before + step, before - step):
-        tensor.copy_(end)
-        out = running.quiet(x)
-        ends.append((out * fixed_gradient(out)).sum())
-    tensor.copy_(before)
-    return ((ends[0] - ends[1]) / 2).reshape(1)

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from polyattn.testing.checks import language_models as models
 from polyattn.testing.checks import module_attention as attention
+from polyattn.testing.checks import module_gradients as gradients
 from polyattn.testing.checks import module_life as life
 from polyattn.testing.checks import modules
 from polyattn.testing.planned import Check, not_claimed, planned
@@ -157,9 +158,11 @@ def _life(subject: Network, module: nn.Module) -> Iterator[Check]:
     yield planned(modules.check_module_double_precision, "", subject, reports=True)
     if isinstance(subject, ModuleSubject):
         if subject.wide:
-            yield planned(life.check_module_gradcheck, "", subject)
+            yield planned(gradients.check_module_gradcheck, "", subject)
+            straight = gradients.check_module_nothing_straight_through
+            yield planned(straight, "", subject, reports=True)
         else:
-            yield not_claimed(life.check_module_gradcheck, "it does not compute in float64")
+            yield not_claimed(gradients.check_module_gradcheck, "it does not compute in float64")
 
 
 def why_not_pickled(module: nn.Module) -> str:
