@@ -65,7 +65,8 @@ def check_causality_by_gradient(
     if not subject.sees_all:
         own = torch.arange(keys) == torch.arange(length)[:, None] + keys - length
         visible = visible & own
-    for i, grads in enumerate(row_gradients(instance, sample)):
+    rows = row_gradients(instance, sample)
+    for i, grads in enumerate(rows):
         last = i + keys - length
         for name, grad in grads.items():
             need_finite(f"the gradient of output {i} to {name}", grad, sample.describe())
@@ -80,24 +81,47 @@ def check_causality_by_gradient(
                         given=sample.describe(),
                     )
                 )
-        _past_is_seen(grads["v"], visible[:, :, i], i, sample)
+    deaf = visible & ~heard_in(rows, sample.q.shape[1])
+    if not subject.hears_all:
+        deaf &= ~heard_where_preferred(instance, sample, deaf)
+    if bool(deaf.any()):
+        i, b, h, j = (int(x) for x in deaf.permute(2, 0, 1, 3).nonzero()[0])
+        what = f"output {i} does not depend on value {j} of sample {b}, head {h}, which it may see"
+        raise Mismatch(Seen(what=what, given=sample.describe()))
 
 
-def _past_is_seen(grad: Tensor, visible: Tensor, i: int, sample: Sample) -> None:
-    """``visible``: (B, H, S) of query i; each such value must have a gradient."""
-    batch, heads, keys = visible.shape
-    kv_heads = grad.shape[1]
-    wanted = visible.reshape(batch, kv_heads, heads // kv_heads, keys).any(2)
-    dead = wanted & ~(grad != 0).any(-1)
-    if bool(dead.any()):
-        b, h, j = (int(x) for x in dead.nonzero()[0])
-        raise Mismatch(
-            Seen(
-                what=f"output {i} does not depend on value {j} of sample {b}, head {h}, which it "
-                "may see",
-                given=sample.describe(),
-            )
-        )
+def heard_in(rows: list[dict[str, Tensor]], heads: int) -> Tensor:
+    """Bool (B, H, L, S): the values to which an output has a gradient; a group hears as one."""
+    grads = torch.stack([row["v"] for row in rows], dim=2)
+    return (grads != 0).any(-1).repeat_interleave(heads // grads.shape[1], dim=1)
+
+
+LOUD = 6.0
+"""The length of queries and keys where one is to be preferred: 13 above the others, at a width of
+8."""
+
+
+def preferring(sample: Sample, j: int, sign: float = 1.0) -> Sample:
+    """Every query is key ``j``, or its opposite; keys are of one length, and of ``LOUD``."""
+    k = sample.k / sample.k.norm(dim=-1, keepdim=True).clamp(min=1e-9) * LOUD
+    like = sign * k[:, :, j : j + 1].repeat_interleave(sample.q.shape[1] // k.shape[1], dim=1)
+    return sample.having(q=like.expand_as(sample.q).contiguous(), k=k)
+
+
+def heard_where_preferred(instance: Instance, sample: Sample, asked: Tensor) -> Tensor:
+    """Those of ``asked`` (B, H, L, S) that count where their key is most like the query, or most
+    unlike it.
+
+    A kernel that is no exact softmax may give a key no weight at all, as sparsemax and squared
+    ReLU do: but not a key that it prefers.
+    """
+    heard, heads = torch.zeros_like(asked), sample.q.shape[1]
+    for sign in (1.0, -1.0):
+        for j in range(sample.lengths[1]):
+            if bool((asked & ~heard)[..., j].any()):
+                rows = row_gradients(instance, preferring(sample, j, sign))
+                heard[..., j] |= heard_in(rows, heads)[..., j]
+    return heard & asked
 
 
 def seen_by(instance: Instance, sample: Sample) -> Tensor:

@@ -10,7 +10,7 @@ from polyattn.contract import SequenceAttention
 from polyattn.errors import PolyattnError
 from polyattn.mask import Mask
 from polyattn.state import State
-from polyattn.testing.checks.causality import causal_sample, seen_by
+from polyattn.testing.checks.causality import causal_sample, preferring, seen_by
 from polyattn.testing.checks.decoding import decode
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject, blaming
@@ -279,12 +279,16 @@ def _last_of_prefix_is_seen(instance: Instance, sample: Sample, last: int) -> No
 
     No definition is asked: one that drops the prefix too would agree.
     """
-    seen = seen_by(instance, sample)[:, :, 0, last]
-    others = sample.v.clone()
-    others[:, :, last] *= -30.0
-    with torch.no_grad():
-        moved = instance(sample.having(v=others))[:, :, 0] - instance(sample)[:, :, 0]
-    deaf = seen & ~(moved != 0).any(-1)
+    deaf = seen_by(instance, sample)[:, :, 0, last]
+    calls = [sample]
+    if not instance.subject.hears_all:
+        calls += [preferring(sample, last, sign) for sign in (1.0, -1.0)]
+    for call in calls:
+        others = call.v.clone()
+        others[:, :, last] *= -30.0
+        with torch.no_grad():
+            moved = instance(call.having(v=others))[:, :, 0] - instance(call)[:, :, 0]
+        deaf = deaf & ~(moved != 0).any(-1)
     if bool(deaf.any()):
         b, h = (int(i) for i in deaf.nonzero()[0])
         what = (

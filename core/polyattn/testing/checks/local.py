@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polyattn.capabilities import Part
 from polyattn.mask import Mask
-from polyattn.testing.checks.causality import row_gradients
+from polyattn.testing.checks.causality import heard_in, heard_where_preferred, row_gradients
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject
 from polyattn.testing.tools.cases import Sample, Shape
@@ -41,9 +41,14 @@ def check_window_support_by_gradient(
     if by == "mask":
         inside = instance.pattern(shape.queries, shape.keys)
         visible = visible if inside is None else visible & inside
-    for i, grads in enumerate(row_gradients(instance, sample)):
+    rows = row_gradients(instance, sample)
+    for i, grads in enumerate(rows):
         need_finite(f"the gradient of output {i} to v", grads["v"], sample.describe())
-        seen = (grads["v"] != 0).any(-1)[0, 0]
+    heard = heard_in(rows, shape.heads)
+    if not subject.hears_all:
+        heard |= heard_where_preferred(instance, sample, visible.expand_as(heard) & ~heard)
+    for i in range(shape.queries):
+        seen = heard[0, 0, i]
         if not torch.equal(seen, visible[i]):
             raise Mismatch(
                 Seen(

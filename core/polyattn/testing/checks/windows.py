@@ -10,7 +10,12 @@ from torch import Tensor
 from polyattn.capabilities import Part, Refusal
 from polyattn.errors import ConfigError, PolyattnError, Unsupported
 from polyattn.mask import Mask
-from polyattn.testing.checks.causality import row_gradients, seen_by
+from polyattn.testing.checks.causality import (
+    heard_in,
+    heard_where_preferred,
+    row_gradients,
+    seen_by,
+)
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Subject, blaming
 from polyattn.testing.subjects.variant import VariantSubject, configured_softmax
@@ -170,11 +175,16 @@ def check_declared_pattern(subject: Subject, queries: int, keys: int) -> None:
     if not bool(declared.any(-1).all()):
         rows = (~declared.any(-1)).nonzero().tolist()
         raise Mismatch(Seen(what=f"the pattern is empty in the rows {rows}", given=given))
-    seen = seen_by(instance, sample)[0]
-    for i, grads in enumerate(row_gradients(instance, sample)):
+    seen = seen_by(instance, sample)
+    rows = row_gradients(instance, sample)
+    for i, grads in enumerate(rows):
         need_finite(f"the gradient of output {i} to v", grads["v"], given)
-        found = (grads["v"] != 0).any(-1)[0]
-        wrong = found != seen[:, i]
+    heard = heard_in(rows, shape.heads)
+    if not subject.hears_all:
+        heard |= heard_where_preferred(instance, sample, seen & ~heard)
+    for i in range(shape.queries):
+        found = heard[0, :, i]
+        wrong = found != seen[0, :, i]
         if bool(wrong.any()):
             head, j = (int(x) for x in wrong.nonzero()[0])
             verb = "sees" if found[head, j] else "does not see"

@@ -192,7 +192,7 @@ class Subject(ABC):
     softmax: bool = True
     """Whether it is softmax over its pattern: then the suite's own loop is its definition."""
     sees_all: bool = True
-    """Whether every value that mask and pattern leave open is known to count."""
+    """Whether every value that mask and pattern leave open is known to count, at some query."""
     has_definition: bool = True
     why_no_definition: str = ""
     promised_window: tuple[int, int] | None = None
@@ -205,6 +205,11 @@ class Subject(ABC):
     """What was found out about it, for the reader."""
     place: Place = CPU
     """Where its code runs; the claims are read for this device."""
+
+    @property
+    def hears_all(self) -> bool:
+        """Whether every such value counts at every query, as in softmax: no weight is zero."""
+        return self.sees_all and self.capabilities.exactness == "exact"
 
     @abstractmethod
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> Instance:
