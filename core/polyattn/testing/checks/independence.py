@@ -9,7 +9,7 @@ from polyattn.mask import Mask
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject
 from polyattn.testing.tools.cases import RECTANGULAR, Sample, Shape
-from polyattn.testing.tools.compare import output_tolerance
+from polyattn.testing.tools.compare import against_definition, output_tolerance
 from polyattn.testing.tools.masks import padding_keep, sample_of
 from polyattn.testing.tools.numerics import compare, largest, need_finite
 
@@ -52,7 +52,8 @@ def check_batch_independence(subject: Subject, shape: Shape, padded: bool = Fals
 
 
 @proves(
-    "A head depends on its own inputs alone, and heads come out in the order they went in.",
+    "A head depends on its own inputs alone, and heads come out in the order they went in; where "
+    "the definition mixes heads, they are mixed as it says.",
     causes=(
         "view() without the transpose between heads and length",
         "a softmax, norm or maximum over the heads",
@@ -64,6 +65,11 @@ def check_head_independence_and_order(subject: Subject, shape: Shape = RECTANGUL
     sample, instance = subject.draw(shape), subject.at(shape)
     before = instance(sample)
     given, allowed = sample.describe(), output_tolerance(sample)
+    if _mixed_by_definition(subject, instance, sample):
+        for changed in range(HEADS):
+            marked, told = _with_one_marked(sample, changed), f"head {changed} marked"
+            against_definition(instance, marked, gradients=False, note=told)
+        return
     for changed in range(HEADS):
         after = instance(_with_one_marked(sample, changed))
         for head in range(HEADS):
@@ -80,6 +86,16 @@ def check_head_independence_and_order(subject: Subject, shape: Shape = RECTANGUL
 
 
 HEADS = 3
+
+
+def _mixed_by_definition(subject: Subject, instance: Instance, sample: Sample) -> bool:
+    """Whether a head hears another by the definition, as talking heads do."""
+    if not subject.has_definition or subject.softmax:
+        return False
+    with torch.no_grad():
+        before = instance.definition(sample)
+        after = instance.definition(_with_one_marked(sample, 0))
+    return largest(after[:, 1:] - before[:, 1:]) > output_tolerance(sample)
 
 
 def _with_one_marked(sample: Sample, head: int) -> Sample:
