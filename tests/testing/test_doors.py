@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,48 @@ def test_neighbours_of_a_file_can_be_imported(tmp_path: Path) -> None:
     path = tmp_path / "near.py"
     path.write_text("import polyattn_neighbour\nattend = lambda q, k, v: v\n")
     assert open_door(f"{path}:attend").subject is not None
+
+
+LATE = """
+import torch
+class InInit(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        import {0}
+        self.scale = {0}.SCALE
+    def forward(self, q, k, v):
+        return torch.softmax(q @ k.mT * self.scale(q), -1) @ v
+class InForward(torch.nn.Module):
+    def forward(self, q, k, v):
+        from {0} import SCALE
+        return torch.softmax(q @ k.mT * SCALE(q), -1) @ v
+class OfNothing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        import polyattn_nothing_of_the_kind
+"""
+
+
+@pytest.mark.parametrize("name", ["InInit", "InForward"])
+def test_neighbours_of_a_file_can_be_imported_late(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    near = f"polyattn_near_{name.lower()}"
+    (tmp_path / f"{near}.py").write_text("SCALE = lambda q: q.shape[-1] ** -0.5\n")
+    path = tmp_path / "late.py"
+    path.write_text(LATE.format(near))
+    results = run(open_door(f"{path}:{name}"), "check_matches_reference", "check_thing_loads")
+    assert [result.status for result in results] == [Status.PASSED] * len(results)
+    assert results
+
+
+def test_an_instance_is_asked_for_only_where_arguments_are_missing(tmp_path: Path) -> None:
+    path = tmp_path / "late.py"
+    path.write_text(LATE.format("unused"))
+    reason = run(open_door(f"{path}:OfNothing"))[0].reason
+    assert "ModuleNotFoundError" in reason
+    assert "hand over an instance" not in reason
 
 
 @pytest.mark.parametrize(

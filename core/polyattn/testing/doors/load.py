@@ -125,13 +125,20 @@ def _module(place: str, path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickles look their module up; the file's neighbours are imported from it.
     sys.modules[name] = module
-    folder = str(path.resolve().parent)
-    sys.path.insert(0, folder)
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(folder)
+    _find_neighbours_of(path)
+    spec.loader.exec_module(module)
     return module
+
+
+def _find_neighbours_of(path: Path) -> None:
+    """Look into the file's folder first, as Python does for a program.
+
+    For as long as the process lives: some import in __init__, and others in forward.
+    """
+    folder = str(path.resolve().parent)
+    if folder in sys.path:
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
 
 
 def _compiled(path: Path) -> None:
@@ -180,7 +187,7 @@ def _made(target: str, thing: Any, problem: str, patience: float | None) -> Load
         return _not_made(target, problem, told)
     except Exception as error:
         told = f"{target}() without arguments raised {first_line(error)}"
-        if inspect.isclass(thing):
+        if inspect.isclass(thing) and isinstance(error, TypeError):
             told += f"; {_way_in(target)}"
         return _not_made(target, problem, told)
     if not callable(made):
