@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from tests.testing.correct import SOFTMAX, Plain
+from tests.testing.correct_maps import MAPS
+from tests.testing.correct_sparse import SPARSE, TalkingHeads
 from torch import Tensor, nn
 
 from polyattn import (
@@ -199,5 +201,12 @@ class Tempered(Plain):
         return super().reference(q * self.temperature, k, v, mask, inputs)
 
 
-KINDS = (Featured, Random, Pooled, Tempered)
+def _made() -> type[Plain]:
+    class Made(Plain):
+        """Pickle does not find a class that a function made: that is not the attention's fault."""
+
+    return Made
+
+
+KINDS = (Featured, Random, Pooled, Tempered, *SPARSE, TalkingHeads, *MAPS, _made())
 """All of them, to be checked like any other."""

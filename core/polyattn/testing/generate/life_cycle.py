@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from torch import nn
 
 from polyattn.testing.checks import life_cycle, threads
+from polyattn.testing.generate.networks import why_not_pickled
 from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.sequence import Subject
 from polyattn.testing.subjects.variant import VariantSubject
@@ -18,10 +22,24 @@ def life_cycle_checks(subject: Subject) -> Iterator[Check]:
         yield planned(life_cycle.check_state_dict_roundtrip, "", subject)
         yield _parameters(subject, instance.has_parameters)
     if isinstance(subject, VariantSubject):
-        for how in life_cycle.COPIES:
-            yield planned(life_cycle.check_deepcopy_pickle_after_forward, how, subject, how)
+        yield from copies(
+            life_cycle.check_deepcopy_pickle_after_forward, subject, instance.module()
+        )
     yield from _inference(subject)
     yield planned(threads.check_threads, "", subject, reports=True, extended=True)
+
+
+def copies(
+    check: Callable[..., None], subject: object, module: nn.Module | None, /, *arguments: object
+) -> Iterator[Check]:
+    """A copy and a pickle; the pickle is left out where that is not the subject's own fault."""
+    for how in life_cycle.COPIES:
+        reason = why_not_pickled(module) if how == "pickle" and module is not None else ""
+        if reason:
+            left_out = not_claimed(check, reason)
+            yield dataclasses.replace(left_out, id=f"{left_out.id}[{how}]")
+        else:
+            yield planned(check, how, subject, *arguments, how)
 
 
 def _parameters(subject: Subject, has_parameters: bool) -> Check:

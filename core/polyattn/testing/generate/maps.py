@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import torch
@@ -17,7 +16,7 @@ from polyattn.testing.checks.compiling import check_fm_compile
 from polyattn.testing.checks.derivatives import check_fm_forward_mode
 from polyattn.testing.checks.exporting import check_fm_export
 from polyattn.testing.checks.refusals import DTYPES, name_of
-from polyattn.testing.generate.networks import why_not_pickled
+from polyattn.testing.generate.life_cycle import copies
 from polyattn.testing.planned import Check, not_claimed, planned
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.variant import FeatureMapVariant
@@ -180,20 +179,11 @@ def _training(subject: FeatureMapSubject) -> Iterator[Check]:
 
 def _copies(subject: FeatureMapSubject, size: tuple[int, ...]) -> Iterator[Check]:
     check = training.check_fm_deepcopy_pickle_after_forward
-    for how in training.COPIES:
-        reason = _why_not_pickled(subject, size[1]) if how == "pickle" else ""
-        if reason:
-            left_out = not_claimed(check, reason)
-            yield dataclasses.replace(left_out, id=f"{left_out.id}[{how}]")
-        else:
-            yield planned(check, how, subject, size, how)
-
-
-def _why_not_pickled(subject: FeatureMapSubject, channels: int) -> str:
     try:
-        return why_not_pickled(subject.build(channels, subject.dtype))
+        module = subject.build(size[1], subject.dtype)
     except Exception:
-        return ""  # That it cannot be built is a finding of each check.
+        module = None  # That it cannot be built is a finding of each check.
+    yield from copies(check, subject, module, size)
 
 
 def _claimed(subject: FeatureMapSubject) -> Iterator[Check]:
