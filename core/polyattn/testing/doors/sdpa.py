@@ -238,9 +238,10 @@ def _walked_through(
     calling, known = _masks(probe, calling, wishes, flow if right else None, roots)
     subject = FunctionSubject(name, make, calling)
     subject.has_definition = subject.sees_all = right or scale is not None
-    subject.why_no_definition = (
-        "--reference none" if wishes.reference == "none" else "no reference matched"
-    )
+    if not subject.has_definition:
+        subject.why_no_definition = (
+            "--reference none" if wishes.reference == "none" else "no reference matched"
+        )
     small = (probe.length, probe.width) == (6, 8)
     if found.fixed or not small or keeps_its_width(probe, flow if right else None):
         subject.width = probe.width
