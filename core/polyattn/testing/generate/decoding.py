@@ -26,7 +26,7 @@ def further_decoding_checks(subject: Subject) -> Iterator[Check]:
     sizes: Callable[..., None] = checks.check_decode_degenerate_sizes
     blank: Callable[..., None] = checks.check_decode_rows_without_keys
     if subject.capabilities.state == "none":
-        for check in (low, sums, sizes, late):
+        for check in (low, sums, sizes, blank, late):
             yield not_claimed(check, "no decoding state is claimed")
         return
     if not subject.has_definition:
@@ -84,7 +84,8 @@ def _prefixes(subject: Subject) -> Iterator[Check]:
         yield not_claimed(check, "no mask of kind causal is claimed")
         return
     if subject.raw_masks or not subject.has_definition:
-        reason = subject.why_no_definition or "functions from elsewhere know no prefix"
+        known = subject.has_definition
+        reason = "functions from elsewhere know no prefix" if known else subject.why_no_definition
         yield withheld(check, Status.NOT_RUN, reason)
         return
     lengths = (SQUARE, RECTANGULAR, LONG_ODD) if claims.unequal_lengths else (SQUARE,)

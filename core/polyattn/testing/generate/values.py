@@ -24,17 +24,7 @@ def further_value_checks(subject: Subject) -> Iterator[Check]:
         return
     yield planned(check_config_roundtrip, "", subject)
     yield planned(check_missing_sizes, "", subject)
-    for group in (
-        _scale,
-        _ranges,
-        _autocast,
-        _hull,
-        _maps,
-        _symmetry,
-        _payload,
-        _dropout,
-        _members,
-    ):
+    for group in GROUPS:
         yield from group(subject)
 
 
@@ -207,3 +197,4 @@ GROUPS = (
     _dropout,
     _members,
 )
+"""In the order in which they are asked."""
