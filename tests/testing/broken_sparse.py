@@ -1,11 +1,12 @@
-"""Sparse attention that never sees what it may see: its definition is wrong with it, and agrees."""
+"""Sparse attention and heads that hear each other, wrong; the first three with a definition that
+agrees."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import torch
-from tests.testing.correct_sparse import Sparsemax, SquaredReLU
+from tests.testing.correct_sparse import Sparsemax, SquaredReLU, TalkingHeads
 from torch import Tensor
 
 from polyattn import Mask
@@ -39,8 +40,31 @@ class NoPrefix(Sparsemax):
         return super().seen(dataclasses.replace(mask, prefix=0) if mask.prefix else mask, logits)
 
 
+class MixesTheOtherWay(TalkingHeads):
+    """The matrix transposed: each head is heard where it should hear."""
+
+    def mixed(self, mix: Tensor, x: Tensor) -> Tensor:
+        return super().mixed(mix.mT, x)
+
+
+class SquaresInHalf(SquaredReLU):
+    def weights(self, logits: Tensor, keep: Tensor | None) -> Tensor:
+        return super().weights(logits.half(), keep)
+
+
+class RowsTurned(SquaredReLU):
+    """A block of rows is put back in the place of another."""
+
+    def out(self, weights: Tensor, v: Tensor) -> Tensor:
+        out = super().out(weights, v)
+        return out.roll(-out.shape[2] % 8, dims=2)
+
+
 CAUGHT = (
     (NeverItself, "check_causality_by_gradient"),
     (OneKeyTooFew, "check_window_support_by_gradient"),
     (NoPrefix, "check_causal_prefix"),
+    (MixesTheOtherWay, "check_head_independence_and_order"),
+    (SquaresInHalf, "check_fp16_range"),
+    (RowsTurned, "check_length_contract"),
 )
