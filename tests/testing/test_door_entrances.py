@@ -49,6 +49,7 @@ def run(door: Opened) -> list[Result]:
         ("lm", "SeesAll", "it is no causal model as it stands"),
         ("hf", "eager", "it does not go by module.is_causal"),
         ("hf", "eager", "rows without any key are judged with finfo.min"),
+        ("hf", "capped", "softcap: never given a value"),
         ("hf", "fused", "it goes by module.is_causal"),
     ],
 )
@@ -101,6 +102,12 @@ def test_what_trains_with_rounded_numbers_is_right_and_told(name: str) -> None:
     assert "check_module_nothing_straight_through" in told
 
 
+def test_what_was_not_tried_belongs_to_the_verdict() -> None:
+    told = {name: opened("hf", name).verdict(()) for name in ("capped", "windowed")}
+    assert told["capped"].endswith("; not tried: softcap")
+    assert "not tried" not in told["windowed"]
+
+
 def test_a_table_of_positions_is_no_question() -> None:
     assert "it knows the order of positions" in opened("module", "Positioned").notes
 
@@ -118,6 +125,8 @@ def test_a_table_of_positions_is_no_question() -> None:
         ("lm", "ClosedAtFirst", "check_module_output", "the output is infinite in 2 of"),
         ("lm", "Places", "check_module_output", "index out of range"),
         ("hf", "raises", "check_hf_output", "CUDA is not here"),
+        ("hf", "with_sinks", "check_hf_output", "layer.sinks = ...; return f(layer"),
+        ("hf", "of_the_config", "check_hf_output", "layer.config.attention_multiplier = ...;"),
         ("hf", "nothing", "check_hf_output", "it gives NoneType"),
         ("hf", "hangs", "check_hf_output", "did not answer within 0.5 s"),
     ],

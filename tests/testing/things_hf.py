@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.nn.functional as F
 
@@ -47,6 +49,38 @@ def windowed(
 def band(queries, keys, window):
     keep = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
     return (keep & ~keep.tril(keys - queries - window))[None, None]
+
+
+def with_sinks(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """As gpt-oss has it: one more logit of each head, which belongs to the layer."""
+    logits = query @ repeated(key, module.num_key_value_groups).mT * scaling
+    if attention_mask is not None:
+        logits = logits + attention_mask[:, :, :, : key.shape[-2]]
+    sinks = module.sinks.to(query.dtype).view(1, -1, 1, 1)
+    sinks = sinks.expand(len(query), query.shape[1], query.shape[2], 1)
+    weights = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
+    weights = F.dropout(weights, dropout, module.training)
+    out = weights @ repeated(value, module.num_key_value_groups)
+    return out.transpose(1, 2).contiguous(), weights
+
+
+def sinks_bound(module, query, *args, **kwargs):
+    """Right: such a function as the door says that it is to be handed over."""
+    layer = copy.copy(module)
+    layer.sinks = torch.full((query.shape[1],), -torch.inf)
+    return with_sinks(layer, query, *args, **kwargs)
+
+
+def of_the_config(module, query, key, value, attention_mask, **kwargs):
+    kwargs["scaling"] = module.config.attention_multiplier
+    return fused(module, query, key, value, attention_mask, **kwargs)
+
+
+def capped(
+    module, query, key, value, attention_mask, dropout=0.0, scaling=None, softcap=None, **kwargs
+):
+    """Right; its softcap is nothing that is tried."""
+    return fused(module, query, key, value, attention_mask, dropout, scaling)
 
 
 def not_transposed(module, query, key, value, attention_mask, **kwargs):
@@ -151,7 +185,7 @@ def hangs(module, query, key, value, attention_mask, **kwargs):
         pass
 
 
-GOOD = (eager, fused, windowed)
+GOOD = (eager, fused, windowed, sinks_bound, capped)
 
 RAISES = frozenset({takes_no_more})
 """Their fault is that they raise; of all others something wrong must be seen."""

@@ -20,7 +20,7 @@ class Cause:
     seen: str = "computed in that way, the numbers agree to four digits"
     """What showed it."""
     scale: float | str | None = None
-    """The scale that it has, a number or the name of a rule of ``door_scales``, where nothing else
+    """The scale that it has, a number or the name of a rule of ``doors.scales``, where nothing else
     is wrong: the other checks then allow for it."""
 
 

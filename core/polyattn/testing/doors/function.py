@@ -37,7 +37,7 @@ class Calling:
     in_tuple: bool = False
     """The output is the first entry of a tuple."""
     scale: float | str | None = None
-    """A wrong scale that is known already, a number or a rule of ``door_scales``; the other checks
+    """A wrong scale that is known already, a number or a rule of ``doors.scales``; the other checks
     are made as if it were meant."""
     mask_arg: str | None = None
     mask_form: Form = "full"

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -26,11 +28,18 @@ from polyattn.testing.checks.transformers_functions import (
     check_hf_sliding_window,
     check_hf_weights,
 )
-from polyattn.testing.doors.hf_functions import HfFunction, heads_first, stand_in
+from polyattn.testing.doors.hf_functions import (
+    HfFunction,
+    LayerConfig,
+    StandIn,
+    heads_first,
+    stand_in,
+)
 from polyattn.testing.doors.network import finding, in_words_of_a_door
+from polyattn.testing.doors.probe import keywords_of
 from polyattn.testing.doors.sdpa import Door, Wishes, door_of
 from polyattn.testing.planned import Check, planned
-from polyattn.testing.process.contained import TimeUp, contained, first_line, limited
+from polyattn.testing.process.contained import TimeUp, contained, first_line, limited, words_of
 from polyattn.testing.process.settings import settings_restored
 from polyattn.testing.results import Result
 from polyattn.testing.tools.cases import normal
@@ -84,6 +93,8 @@ class HfDoor:
         if self.function is None:
             return self.door.verdict(results)
         told = self.door.verdict(others)
+        if left := untried(self.function.function):
+            told += f"; not tried: {', '.join(left)}"
         if not mine:
             return told
         told = told if told.startswith("not correct") else f"not correct; else {told}"
@@ -109,6 +120,8 @@ def hf_door(
             tried = _tried(make())
     except TimeUp as error:
         return _shut(str(error))
+    except AttributeError as error:
+        return _shut(f"it raised {first_line(error)}{_way_out(error)}")
     except Exception as error:
         return _shut(f"it raised {first_line(error)}")
     function, notes, problem = tried
@@ -128,7 +141,39 @@ def hf_door(
     told = tuple(note for note in door.notes if "together are refused" not in note)
     if door.subject is not None and door.subject.capabilities.masks:
         told += (EMPTY_ROWS,)
+    if left := untried(function.function):
+        told += (f"{', '.join(left)}: never given a value, so that what that does is not checked",)
     return HfDoor(door, findings, (*notes, *told), function)
+
+
+def _way_out(error: AttributeError) -> str:
+    """What to do where it reads of the layer what the stand-in has not, such as sinks."""
+    found = re.search(r"'(\w+)' object has no attribute '(\w+)'", words_of(error))
+    if found is None or found[1] not in (StandIn.__name__, LayerConfig.__name__):
+        return ""
+    inner = ".config" if found[1] == LayerConfig.__name__ else ""
+    kept = "layer.config = copy.copy(layer.config); " if inner else ""
+    return (
+        f"; of the layer that calls it only what every layer has is there: set the rest in a "
+        f"function around it, `def attend(module, *args, **kwargs): layer = copy.copy(module); "
+        f"{kept}layer{inner}.{found[2]} = ...; return f(layer, *args, **kwargs)`, and check that"
+    )
+
+
+TRIED = frozenset({"scaling", "dropout", "sliding_window"})
+"""The keywords that checks give values to."""
+
+
+def untried(function: object) -> list[str]:
+    """Keywords of its own that are never given: what they do, nobody has looked at."""
+    parameters = keywords_of(function) if callable(function) else None
+    kinds = inspect.Parameter
+    own = list((parameters or {}).values())[5:]
+    return [
+        x.name
+        for x in own
+        if x.name not in TRIED and x.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+    ]
 
 
 def _shut(what: str) -> HfDoor:
