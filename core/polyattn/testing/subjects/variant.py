@@ -69,7 +69,7 @@ class VariantSubject(Subject):
             self.promised_window = (left, right)
 
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> VariantInstance:
-        with seeded(seed):
+        with blaming(f"building it for {sizes}"), seeded(seed):
             module = self.factory(self.config, sizes)
         return VariantInstance(self, self.place.settle(module.to(dtype).eval()))
 
@@ -249,15 +249,16 @@ class FeatureMapVariant(FeatureMapSubject):
         self.capabilities = variant.capabilities_for(config)
 
     def build(self, channels: int, dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
-        with seeded(seed):
+        with blaming(f"building it for {channels} channels"), seeded(seed):
             module = self.variant(self.config, channels)
         return self.place.settle(module.to(dtype).eval())
 
     def definition(self, module: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
         assert isinstance(module, FeatureMapAttention)
-        out = self.place.call(module.reference, x, keep)
-        assert isinstance(out, Tensor)
-        return out
+        given = f"its reference(), x {tuple(x.shape)}"
+        with blaming(given):
+            out = self.place.call(module.reference, x, keep)
+        return need_shape("reference()", out, tuple(x.shape), given)
 
     def fallback_of(self, module: nn.Module, x: Tensor) -> str:
         """What else than ``attend`` answered this call; empty where nothing did."""
