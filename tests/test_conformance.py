@@ -1,4 +1,4 @@
-"""Every registered variant and operation, by the same way in as a stranger's."""
+"""All that is registered, and the framework's own parts, by the same way in as a stranger's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from polyattn.registry import discover
-from polyattn.testing import parametrize_with_checks
+from polyattn.testing import PARTS_OF_THE_FRAMEWORK, parametrize_with_checks
 
-NAMES = [*discover().operations, *discover().variants]
+NAMES = [
+    *discover().operations,
+    *discover().variants,
+    *discover().presets,
+    *PARTS_OF_THE_FRAMEWORK,
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,7 +27,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@parametrize_with_checks(NAMES)
+@parametrize_with_checks(NAMES, extended=True)
 def test_variant(check: Callable[[], None]) -> None:
     check()
 
@@ -34,3 +39,11 @@ def test_variant_on_cuda(check: Callable[[], None]) -> None:
 
 def test_something_is_registered() -> None:
     assert len(discover().variants) >= 9
+    assert {"mistral_window", "core/mask", "core/rope"} <= set(NAMES)
+
+
+def test_what_takes_seconds_is_run_here() -> None:
+    (mark,) = (mark for mark in test_variant.pytestmark if mark.name == "parametrize")
+    extended = {case.values[0].check.name for case in mark.args[1] if case.values[0].check.extended}
+    assert {"check_compile", "check_export", "check_threads", "check_large_sizes"} <= extended
+    assert {"check_no_quadratic_memory", "check_autocast"} <= extended

@@ -136,18 +136,15 @@ class TalkingHeads(Plain):
         return (weights @ v.to(weights.dtype)).to(q.dtype)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        heads = range(q.shape[1])
         plain = plain_logits(q, k, self.scale_for(q.shape[-1]))
-        mixed = [sum(self.before[h, g] * plain[:, g] for g in heads) for h in heads]
-        logits = torch.stack([row for row in mixed if isinstance(row, Tensor)], 1)
+        logits = torch.tensordot(plain, self.before, ([1], [1])).movedim(-1, 1)
         keep = opened(mask, logits)
         level = torch.where(keep, logits, -torch.inf).detach().amax(-1, keepdim=True)
         odds = torch.where(keep, logits - level, 0.0).exp() * keep
         total = odds.sum(-1, keepdim=True)
         weights = odds / torch.where(total > 0, total, 1.0)
-        outs = torch.einsum("bgls,bhsv->bghlv", weights, v)
-        out = [sum(self.after[h, g] * outs[:, g, h] for g in heads) for h in heads]
-        return torch.stack([row for row in out if isinstance(row, Tensor)], 1)
+        weights = torch.tensordot(weights, self.after, ([1], [1])).movedim(-1, 1)
+        return torch.einsum("bhls,bhsv->bhlv", weights, v)
 
 
 SPARSE = (SquaredReLU, Sparsemax)
