@@ -23,6 +23,7 @@ from polyattn.registry import discover, load_target
 from polyattn.spec import VariantSpec
 from polyattn.state import State
 from polyattn.testing.process.contained import contained
+from polyattn.testing.results import Mismatch
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import (
     Formula,
@@ -48,6 +49,18 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _building(given: str) -> Iterator[None]:
+    """``blaming``, but for a refusal, which is an answer: sizes may be against the claims."""
+    try:
+        with blaming(given):
+            yield
+    except Mismatch as mismatch:
+        if isinstance(mismatch.__cause__, Unsupported):
+            raise mismatch.__cause__ from None
+        raise
+
+
 class VariantSubject(Subject):
     """A sequence variant under one of its configs. ``factory`` is its class, as a rule."""
 
@@ -69,7 +82,7 @@ class VariantSubject(Subject):
             self.promised_window = (left, right)
 
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> VariantInstance:
-        with blaming(f"building it for {sizes}"), seeded(seed):
+        with _building(f"building it for {sizes}"), seeded(seed):
             module = self.factory(self.config, sizes)
         return VariantInstance(self, self.place.settle(module.to(dtype).eval()))
 
@@ -249,7 +262,7 @@ class FeatureMapVariant(FeatureMapSubject):
         self.capabilities = variant.capabilities_for(config)
 
     def build(self, channels: int, dtype: torch.dtype, *, seed: int = 0) -> nn.Module:
-        with blaming(f"building it for {channels} channels"), seeded(seed):
+        with _building(f"building it for {channels} channels"), seeded(seed):
             module = self.variant(self.config, channels)
         return self.place.settle(module.to(dtype).eval())
 
