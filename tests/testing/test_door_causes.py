@@ -218,6 +218,8 @@ def test_looking_for_a_name_runs_nothing(tmp_path: Path) -> None:
         ("bare", "correct softmax attention, full; takes no mask"),
         ("square_only", "L = S alone"),
         ("in_blocks_of_64", "lengths that are multiples of 64"),
+        ("masked", "masks by attn_mask, where True may attend"),
+        ("TrueIsMasked", "True is masked (where it was meant to attend: --true-means attend)"),
     ],
 )
 def test_the_verdict_says_what_it_is(name: str, verdict: str) -> None:

@@ -42,6 +42,8 @@ class Calling:
     mask_arg: str | None = None
     mask_form: Form = "full"
     true_attends: bool = True
+    polarity_told: bool = False
+    """What True means was told by the user, and not found out."""
     as_floats: bool = False
     """Every mask is handed on as a float: 0 may attend, -inf closes."""
     as_ones: bool = False

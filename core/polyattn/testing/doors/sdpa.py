@@ -302,6 +302,7 @@ def _masks(
         roots.append(Root(check, explains_masks, failure.seen.what))
     calling = dataclasses.replace(
         calling,
+        polarity_told=wishes.true_means is not None,
         adds_floats=adds_floats(probe, calling, known),
         flag_with_mask=takes_flag_with_mask(probe, calling),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from polyattn.testing.doors.causes import DoorFailure, KnownFailure
-from polyattn.testing.doors.function import FunctionSubject
+from polyattn.testing.doors.function import Calling, FunctionSubject
 from polyattn.testing.doors.roots import Root
 from polyattn.testing.results import Result, cut_short, unfinished
 
@@ -59,6 +59,18 @@ def _kind(subject: FunctionSubject) -> str:
     return f"correct softmax attention, {flow}"
 
 
+def _masks(calling: Calling) -> str:
+    """How masks go in; what True means is said, since an inverted mask looks like the other."""
+    if calling.mask_arg is None:
+        return "takes no mask"
+    if calling.as_floats or calling.as_ones:
+        return f"masks by {calling.mask_arg}"
+    if calling.true_attends:
+        return f"masks by {calling.mask_arg}, where True may attend"
+    meant = "" if calling.polarity_told else " (where it was meant to attend: --true-means attend)"
+    return f"masks by {calling.mask_arg}, where True is masked{meant}"
+
+
 def _takes(subject: FunctionSubject) -> list[str]:
     calling, claims = subject.calling, subject.capabilities
     told = []
@@ -68,7 +80,7 @@ def _takes(subject: FunctionSubject) -> list[str]:
         told.append(f"for heads of width {subject.width}")
     if claims.lengths.multiple_of > 1:
         told.append(f"lengths that are multiples of {claims.lengths.multiple_of}")
-    told.append(f"masks by {calling.mask_arg}" if calling.mask_arg else "takes no mask")
+    told.append(_masks(calling))
     if not claims.unequal_lengths:
         told.append("L = S alone")
     if claims.grouped_heads == "no":
