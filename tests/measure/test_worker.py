@@ -24,6 +24,8 @@ for line in sys.stdin:
         child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL)
         print(json.dumps({"event": "child", "pid": child.pid}), flush=True)
         os._exit(3)
+    if request["job"] == "write":
+        os.write(1, request["what"].encode("latin-1"))
     if request["job"] == "kill":
         os.kill(os.getpid(), 9)
     if request["job"] == "fail":
@@ -71,6 +73,18 @@ def test_a_worker_that_dies_says_how(job, said):
         assert not process.alive
         with pytest.raises(WorkerFailed, match=said):
             list(process.events("say"))
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["hello\n", "[1]\n", "{}\n", '{"event": 1}\n', "\xff\xfe\n", "hello", "[" * 10**5 + "\n"],
+)
+def test_what_is_not_an_event_ends_the_worker_and_is_told(what):
+    with echo() as process:
+        with pytest.raises(WorkerFailed, match="its code wrote into the suite's stream") as error:
+            list(process.events("write", what=what))
+        assert len(str(error.value)) < 500
+        assert not process.alive
 
 
 def test_waiting_for_an_event_ends_with_the_time():

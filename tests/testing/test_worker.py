@@ -51,6 +51,15 @@ def ends(q, k, v):
         os._exit(7)
     return right(q, k, v)
 
+def writes(q, k, v):
+    """Three heads write wherever they can."""
+    for number in range(3, 20) if q.shape[1] == 3 and q.dtype.itemsize == 8 else ():
+        try:
+            os.write(number, b"hello\\n")
+        except OSError:
+            pass
+    return right(q, k, v)
+
 def reads(q, k, v):
     input("your name? ")
     return right(q, k, v)
@@ -147,6 +156,11 @@ def test_code_that_silences_the_alarm_is_ended_from_outside(suite: Suite, folder
     assert list(failed.values()) == ["it did not answer within 1 s"]
     after = heard.results[[x.id for x in heard.results].index(next(iter(failed))) + 1 :]
     assert {(x.status, x.reason) for x in after} == {(Status.NOT_RUN, "1 seconds were over")}
+
+
+def test_code_that_writes_into_every_stream_is_told_so(suite: Suite, folder: Path) -> None:
+    failed = through_door(suite, folder, "writes").failed()
+    assert "its code wrote into the suite's stream: 'hello'" in failed.values()
 
 
 def test_code_that_waits_for_input_gets_none_and_an_import_that_fails_is_said(
@@ -283,6 +297,16 @@ def test_a_check_that_dies_is_not_tried_again_and_may_be_expected_to(
         "check_b": "expected failure",
         "check_c": "passed",
     }
+
+
+@pytest.mark.parametrize("line", ["print('hello')", "print([1])", "os.write(1, b'\\xff\\xfe')"])
+def test_what_is_written_among_the_answers_fails_the_check_that_wrote_it(
+    monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    heard = fake(monkeypatch, each=f"if id == 'check_a': {line}")
+    assert statuses(heard) == {"check_a": "failed", "check_b": "passed", "check_c": "passed"}
+    assert heard.results[0].reason.startswith("its code wrote into the suite's stream: ")
+    assert heard.verdict == "fine"
 
 
 def test_hanging_over_and_over_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

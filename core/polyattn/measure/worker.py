@@ -41,6 +41,8 @@ ALLOCATOR: Mapping[str, str] = {
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE = 5.0
 _TICK = 0.01
+_TAIL = 300
+"""So many characters are told of what a process wrote last."""
 
 
 class WorkerFailed(PolyattnError):
@@ -82,6 +84,9 @@ class Worker:
             stderr=self._errors,
             env=worker_environment(threads),
             text=True,
+            encoding="utf-8",
+            # What is no text was not written by the worker; it is told below.
+            errors="replace",
             # Ctrl-C is the parent's to hear: it decides what is still written.
             start_new_session=True,
         )
@@ -110,7 +115,8 @@ class Worker:
     def next_event(self, timeout: float | None = None) -> Event | None:
         """The next event of the running job, or None if none came within ``timeout`` seconds.
 
-        Raises: WorkerFailed if the job failed or the process died.
+        Raises: WorkerFailed if the job failed, the process died, or something else than its events
+        came: what it does from there on cannot be told, so it is ended.
         """
         try:
             line = self._lines.get(timeout=timeout)
@@ -118,7 +124,10 @@ class Worker:
             return None
         if line is None:
             raise WorkerFailed(self._obituary())
-        event: Event = json.loads(line)
+        event = _event(line)
+        if event is None:
+            self._kill()
+            raise WorkerFailed(f"its code wrote into the suite's stream: {_shortened(line)!r}")
         if event["event"] == "failed":
             raise WorkerFailed(event["reason"])
         return event
@@ -135,10 +144,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
-        if self.alive:
-            self._end_group()
-            self._process.kill()
-        self._process.wait(_GRACE)
+        self._kill()
         self._reader.join(_GRACE)
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
@@ -172,6 +178,12 @@ class Worker:
             time.sleep(_TICK)
         return not self.alive
 
+    def _kill(self) -> None:
+        if self.alive:
+            self._end_group()
+            self._process.kill()
+        self._process.wait(_GRACE)
+
     def _end_group(self) -> None:
         """It leads a session of its own: whatever it has started goes with it."""
         with contextlib.suppress(OSError, AttributeError):
@@ -186,9 +198,7 @@ class Worker:
     def _obituary(self) -> str:
         """Why the process is gone, in one line."""
         if not self._ends_within(_GRACE):
-            self._end_group()
-            self._process.kill()
-            self._process.wait(_GRACE)
+            self._kill()
             return "its process closed the stream that its answers go to"
         code = self._process.returncode
         self._errors.seek(0)
@@ -199,3 +209,18 @@ class Worker:
         name = signal.Signals(-code).name
         hint = " (most likely out of memory)" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{hint}"
+
+
+def _event(line: str) -> Event | None:
+    """What a worker says in one line; nothing for a line that no worker writes."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _shortened(text: str) -> str:
+    """The end of a text, which may be of any length."""
+    text = text.strip()
+    return text if len(text) <= _TAIL else f"... {text[-_TAIL:]}"
