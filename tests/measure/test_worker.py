@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,6 +27,11 @@ for line in sys.stdin:
         os._exit(3)
     if request["job"] == "write":
         os.write(1, request["what"].encode("latin-1"))
+    if request["job"] == "flood":
+        for _ in range(30):
+            os.write(2, b"x" * 2**20)
+        os.write(2, b" the end")
+        os._exit(1)
     if request["job"] == "kill":
         os.kill(os.getpid(), 9)
     if request["job"] == "fail":
@@ -63,7 +69,10 @@ def test_a_job_that_fails_leaves_the_worker_alive():
     ("job", "said"),
     [
         ("die", "its process ended with exit code 3: last words"),
-        ("kill", r"its process was ended by SIGKILL \(most likely out of memory\)"),
+        (
+            "kill",
+            r"its process was ended by SIGKILL \(most likely out of memory, or of its CPU time\)",
+        ),
     ],
 )
 def test_a_worker_that_dies_says_how(job, said):
@@ -85,6 +94,23 @@ def test_what_is_not_an_event_ends_the_worker_and_is_told(what):
             list(process.events("write", what=what))
         assert len(str(error.value)) < 500
         assert not process.alive
+
+
+def test_of_a_flood_without_a_line_break_the_end_is_read_and_told(monkeypatch):
+    with echo() as process:
+        process.start("flood")
+        read = []
+        usual = process._errors.read
+        counting = SimpleNamespace(
+            read=lambda *most: read.append(usual(*most)) or read[-1],
+            seek=process._errors.seek,
+            close=process._errors.close,
+        )
+        monkeypatch.setattr(process, "_errors", counting)
+        with pytest.raises(WorkerFailed, match=r"exit code 1: \.\.\. x+ the end$") as error:
+            list(iter(process.next_event, "never"))
+    assert len(str(error.value)) < 500
+    assert sum(map(len, read)) < 2**16
 
 
 def test_waiting_for_an_event_ends_with_the_time():

@@ -41,6 +41,7 @@ ALLOCATOR: Mapping[str, str] = {
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE = 5.0
 _TICK = 0.01
+_MOST_READ = 2**14
 _TAIL = 300
 """So many characters are told of what a process wrote last."""
 
@@ -201,14 +202,20 @@ class Worker:
             self._kill()
             return "its process closed the stream that its answers go to"
         code = self._process.returncode
-        self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
         if code >= 0:
-            said = f": {last[0]}" if last else ""
+            last = self._last_words()
+            said = f": {last}" if last else ""
             return f"its process ended with exit code {code}{said}"
         name = signal.Signals(-code).name
-        hint = " (most likely out of memory)" if name == "SIGKILL" else ""
+        hint = " (most likely out of memory, or of its CPU time)" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{hint}"
+
+    def _last_words(self) -> str:
+        """The last line on its standard error, which it may have flooded: the end of that."""
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _MOST_READ))
+        lines = self._errors.read(_MOST_READ).decode(errors="replace").strip().splitlines()
+        return _shortened(lines[-1]) if lines else ""
 
 
 def _event(line: str) -> Event | None:
