@@ -38,7 +38,6 @@ def run(door: Opened) -> list[Result]:
         ("module", "SequenceFirst", "(S, B, E), the sequence first"),
         ("module", "Cross", "it attends to another sequence (context)"),
         ("module", "Cross", "it does not know the order of positions"),
-        ("module", "MergesWithoutPadding", "seen: heads merged without a transpose?"),
         ("module", "TableLeftBehind", "float64 is not taken"),
         ("lm", "Model", "the vocabulary has 23 ids"),
         ("lm", "Model", "it takes lengths up to 32"),
@@ -64,6 +63,25 @@ def test_where_nothing_is_heard_the_verdict_does_not_praise() -> None:
     assert all(result.status.good for result in results)
     told = "no position hears another: of attention nothing could be asked"
     assert door.verdict(results) == told
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("MergesWithoutPadding", "but it knows the order of positions, though no table"),
+        ("SplitsByView", "heads split or merged without a transpose?"),
+        ("AttendsOverTheBatch", "where (B, S, E) was meant, it attends over the batch"),
+    ],
+)
+def test_a_suspicion_belongs_to_the_verdict(name: str, words: str) -> None:
+    told = opened("module", name).verdict(())
+    assert told.startswith("it breaks no rule that could be asked; not causal")
+    assert words in told
+
+
+def test_right_modules_are_not_suspected() -> None:
+    for name in ("Attention", "Causal", "Cross", "Positioned"):
+        assert "but" not in opened("module", name).verdict(())
 
 
 def test_what_is_checked_with_other_numbers_is_said() -> None:

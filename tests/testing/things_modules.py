@@ -403,6 +403,23 @@ class MergesWithoutPadding(MergesWithoutTranspose):
         return super().forward(x)
 
 
+class SplitsByView(Attention):
+    """The heads are split by a view where a transpose is needed, and no padding is taken."""
+
+    def forward(self, x):
+        return super().forward(x)
+
+    def split(self, x):
+        return x.reshape(len(x), HEADS, x.shape[1], -1)
+
+
+class AttendsOverTheBatch(Attention):
+    """Written for the sequence first, and not told so."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+
+
 class Positioned(Attention):
     """Right, and knows the order of positions from a table."""
 

@@ -115,7 +115,8 @@ def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     unsteady = unsteadiness(trial)
     if unsteady is None:
         _find_the_rest(trial, wishes)
-    return Suspecting(subject, (), tuple(trial.notes), trial.running.function, unsteady)
+    module = trial.running.function
+    return Suspecting(subject, (), tuple(trial.notes), module, unsteady, tuple(trial.doubts))
 
 
 def _closed_columns(logits: Tensor) -> Tensor:

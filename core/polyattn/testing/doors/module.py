@@ -113,7 +113,7 @@ def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:
     if unsteady is None:
         _who_hears_whom(trial, wishes)
     module = trial.running.function
-    return Suspecting(subject, (), tuple(trial.notes), module, unsteady)
+    return Suspecting(subject, (), tuple(trial.notes), module, unsteady, tuple(trial.doubts))
 
 
 def _is_lazy(function: object) -> bool:
@@ -230,9 +230,10 @@ def _sequence_first(trial: Trial) -> None:
         votes += int(row > 0) - int(column > 0)
     if votes < 0:
         subject.manner = dataclasses.replace(subject.manner, batch_first=False)
-        trial.notes.append(
-            "it reads x as (S, B, E), the sequence first, and is checked so; where (B, S, E) was "
-            "meant, batch_first=True or a transpose is missing"
+        trial.notes.append("it reads x as (S, B, E), the sequence first, and is checked so")
+        trial.doubts.append(
+            "it reads x as (S, B, E), the sequence first: where (B, S, E) was meant, it attends "
+            "over the batch, and batch_first=True or a transpose is missing"
         )
 
 
@@ -306,14 +307,16 @@ def _order(trial: Trial) -> None:
     if straight is None or turned is None:
         return
     same = float((straight[:, order] - turned).abs().max()) <= 1e-5 * float(straight.abs().max())
-    trial.notes.append(
-        "it does not know the order of positions: permuted inputs give permuted outputs"
-        if same
-        else "it knows the order of positions"
-        if _may_hold_positions(trial.running.function, subject.width)
-        else "it knows the order of positions, though no table of positions was seen: heads "
-        "merged without a transpose?"
-    )
+    if same:
+        told = "it does not know the order of positions: permuted inputs give permuted outputs"
+        trial.notes.append(told)
+        return
+    trial.notes.append("it knows the order of positions")
+    if not _may_hold_positions(trial.running.function, subject.width):
+        trial.doubts.append(
+            "it knows the order of positions, though no table of positions was seen: heads split "
+            "or merged without a transpose?"
+        )
 
 
 NO_TABLES = (nn.Linear, nn.MultiheadAttention, nn.LayerNorm, nn.RMSNorm)

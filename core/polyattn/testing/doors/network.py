@@ -25,6 +25,8 @@ class NetworkDoor:
     module: object = None
     unsteady: Unsteady | None = None
     """Its output changes from call to call in evaluation: nothing can be compared."""
+    doubts: tuple[str, ...] = ()
+    """What is odd, and may be meant: a verdict that praises names it."""
 
     def checks(self) -> Iterator[Check]:
         """The findings, then the checks."""
@@ -59,7 +61,9 @@ class NetworkDoor:
         kind = "causal" if self.subject.causal else "not causal"
         padding = self.subject.manner.padding
         mask = f"padding by {padding.name}" if padding else "takes no padding"
-        return f"it breaks no rule; {kind}; {mask}{unfinished}"
+        asked = " that could be asked" if self.doubts else ""
+        but = f"; but {'; '.join(self.doubts)}" if self.doubts else ""
+        return f"it breaks no rule{asked}; {kind}; {mask}{but}{unfinished}"
 
 
 def _worth_asking(check: Check, unsteady: Unsteady) -> bool:

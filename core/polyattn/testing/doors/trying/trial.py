@@ -22,6 +22,8 @@ class Trial:
         self.subject = subject
         self.patience = patience
         self.notes: list[str] = []
+        self.doubts: list[str] = []
+        """What is odd and breaks no rule: the verdict says it."""
         self.error = ""
         """Why the last call gave nothing."""
         with self.guarded():
