@@ -13,6 +13,7 @@ worker answers with any number of events, ``{"event": ..., ...}``, and at last w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -41,6 +42,8 @@ ALLOCATOR: Mapping[str, str] = {
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE = 5.0
 _TICK = 0.01
+_SET_PDEATHSIG = 1
+"""PR_SET_PDEATHSIG of linux/prctl.h."""
 _MOST_READ = 2**14
 _TAIL = 300
 """So many characters are told of what a process wrote last."""
@@ -67,6 +70,14 @@ def worker_environment(threads: int) -> dict[str, str]:
     # A worker must find the same polyattn, and the same plugins, as its parent.
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return environment
+
+
+def end_with_parent() -> None:
+    """Called in a worker: it is ended when the thread that started it ends, even by SIGKILL, which
+    leaves the parent no time to end it. Elsewhere than on Linux nothing is done."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class Worker:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyattn.errors import PolyattnError
 from polyattn.measure.jobs import serve
-from polyattn.measure.worker import Event
+from polyattn.measure.worker import Event, end_with_parent
 from polyattn.testing.process.only import LEFT_OUT, meant
 from polyattn.testing.process.worker import Job
 from polyattn.testing.results import TIME_IS_OVER, Result, Status, unfinished
@@ -186,6 +186,7 @@ def _no_answer(asking: Collection[str], check: Check, results: Sequence[Result])
 def main() -> None:
     """Serve on the standard streams, and leave neither of them to the code that is checked: what
     it prints goes to standard error, and there is no input to wait for."""
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     requests = os.fdopen(os.dup(0))
     os.dup2(2, 1)
