@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from polyattn.cli.interruption import interruptible
 from polyattn.errors import PolyattnError
 from polyattn.registry import NO_PLUGINS
 
@@ -24,6 +25,11 @@ INTERRUPTED = 130
 def run() -> None:
     """Run the command line: exits 2 with one line on an error, 130 when interrupted."""
     _open_what_is_closed()
+    with interruptible():
+        _run()
+
+
+def _run() -> None:
     try:
         _dispatch(sys.argv[1:])
         # A reader that went away (`polyattn list | head`) shows here, not at exit.

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from polyattn.cli.interruption import undisturbed
+
 PROC = Path("/proc")
 SET, GET = 36, 37
 """PR_SET_CHILD_SUBREAPER and PR_GET_CHILD_SUBREAPER of linux/prctl.h."""
@@ -35,8 +37,9 @@ def orphans_ended() -> Iterator[None]:
     try:
         yield
     finally:
-        _end_all_but(before)
-        _adopt(adopted)
+        with undisturbed():
+            _end_all_but(before)
+            _adopt(adopted)
 
 
 def _end_all_but(kept: set[int]) -> None:
