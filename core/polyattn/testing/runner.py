@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from time import monotonic, perf_counter  # Bound here: code may replace them.
 from typing import Literal
 
 from polyattn.contract import FeatureMapAttention, SequenceAttention
@@ -41,6 +41,14 @@ BUILDS = Property(
     causes=(
         "examples() holds a config that the constructor refuses",
         "a constructor that needs sizes where it is given none",
+    ),
+)
+LEAVES_THE_PROCESS = Property(
+    meaning="A call leaves the process in a state in which other code can run.",
+    causes=(
+        "a mode that is entered and never left: inference_mode, a TorchFunctionMode",
+        "a function of torch replaced by another",
+        "a timer, a handler of a signal or a recursion limit that is not put back",
     ),
 )
 
@@ -212,9 +220,9 @@ def run_checks(
     """
     expected = expected_failures_of(expected_failures)
     results: list[Result] = []
-    started = time.monotonic()
+    started = monotonic()
     for check in prepared(checks, expected, extended=extended):
-        if limit is not None and time.monotonic() > started + limit:
+        if limit is not None and monotonic() > started + limit:
             check = not_run(check, f"{limit:g} seconds were over")
         result = run_check(check, expected.get(check.id), patience=limit)
         results.append(result)
@@ -236,18 +244,33 @@ def run_check(
     if check.withheld is not None:
         listed = Result(id=check.id, status=check.withheld, reason=check.reason)
         return as_expected(listed, expected_failure)
-    started = time.perf_counter()
+    started = perf_counter()
     result = _outcome(check, patience)
-    result = dataclasses.replace(result, seconds=time.perf_counter() - started)
+    result = dataclasses.replace(result, seconds=perf_counter() - started)
     return as_expected(result, expected_failure)
 
 
 def _outcome(check: Check, patience: float | None) -> Result:
+    with settings_restored(), surroundings_restored() as left:
+        result = _judged(check, patience)
+    return _with_left_behind(check, result, left) if left else result
+
+
+def _with_left_behind(check: Check, result: Result, left: list[str]) -> Result:
+    """It fails for what it left behind: any check after it would, for no fault of its own."""
+    told = f"its call left behind, changed: {', '.join(left)}"
+    if result.status is Status.FAILED:
+        return dataclasses.replace(result, reason=f"{result.reason}; {told}")
+    if result.reason:
+        told = f"{told}; after that, {result.reason}"
+    failure = CheckFailure(check.name, LEAVES_THE_PROCESS, Seen(what=told))
+    return _said(check, Status.FAILED, told, failure)
+
+
+def _judged(check: Check, patience: float | None) -> Result:
     quiet = io.StringIO()
     try:
         with (
-            settings_restored(),
-            surroundings_restored(),
             contextlib.redirect_stdout(quiet),
             contextlib.redirect_stderr(quiet),
             limited(patience),
