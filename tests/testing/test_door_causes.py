@@ -164,6 +164,24 @@ def test_a_mask_that_means_the_other_is_named() -> None:
     assert "the mask is inverted" in results[0].failure.cause.name
 
 
+def test_a_mask_that_means_the_other_is_named_where_it_leaves_rows_without_a_key(
+    tmp_path: Path,
+) -> None:
+    """A row in which all may attend is a row of NaN there: that is not what to mend first."""
+    path = tmp_path / "inverted.py"
+    path.write_text(
+        "import math\n\n\ndef attend(q, k, v, mask=None):\n"
+        "    scores = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    if mask is not None:\n"
+        "        scores = scores.masked_fill(mask, -math.inf)\n"
+        "    return scores.softmax(-1) @ v\n"
+    )
+    door = open_door(f"{path}:attend", Wishes(true_means="attend"))
+    assert [root.told for root in door.roots] == [
+        "the mask is inverted: what it should close is open"
+    ]
+
+
 def test_a_missing_causal_mask_is_named() -> None:
     results = findings(open_door(f"{HERE / 'things.py'}:bare", Wishes(causal=True)))
     assert isinstance(results[0].failure, KnownFailure)

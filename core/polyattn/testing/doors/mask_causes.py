@@ -45,10 +45,26 @@ def mask_cause(probe: Probe, calling: Calling, flow: Flow) -> Cause | None:
     open_ = _flowing(sample, flow)
     if got is None or distance(got, softmax_of(sample, keep & open_)) < LOOSE:
         return None if got is None else fill_cause(probe, calling, flow)
+    if _inverted(got, sample, ~keep & open_):
+        return Cause(name="the mask is inverted: what it should close is open", write=CLOSE)
     for cause, expected in _mask_candidates(sample, keep, open_):
         if distance(got, expected) < LOOSE:
             return cause
     return None
+
+
+def _inverted(got: Tensor, sample: Sample, keep: Tensor) -> bool:
+    """Whether ``keep`` (B, H, L, S) is what is seen, in the rows that it leaves a key.
+
+    Of the others nothing is asked: where the mask closes nothing, its opposite closes all, and such
+    rows are NaN, zeros or a mean.
+    """
+    rows = keep.any(-1, keepdim=True)
+    if not bool(rows.any()):
+        return False
+    zero = got.new_zeros(())
+    seen = softmax_of(sample, keep)
+    return distance(torch.where(rows, got, zero), seen.masked_fill(~rows, 0.0)) < LOOSE
 
 
 def _handed(probe: Probe, calling: Calling, keep: Tensor) -> dict[str, Any]:
@@ -99,7 +115,6 @@ def _mask_candidates(sample: Sample, keep: Tensor, open_: Tensor) -> Iterator[Ca
         "closed logits are set to 0, which is no -inf: they still count": attend(
             logits.masked_fill(~both, 0.0).masked_fill(~open_, -math.inf)
         ),
-        "the mask is inverted: what it should close is open": softmax_of(sample, ~keep & open_),
         "the mask is inverted, and True is set to 0 in place of -inf": attend(
             shut.masked_fill(keep, 0.0)
         ),
