@@ -35,7 +35,7 @@ from polyattn.testing.results import (
 
 THINGS = Path(__file__).parent
 HOSTILE = '''
-import ctypes, os, signal, sys, torch
+import ctypes, os, signal, sys, time, torch
 import torch.nn.functional as F
 
 def right(q, k, v):
@@ -58,6 +58,12 @@ def writes(q, k, v):
             os.write(number, b"hello\\n")
         except OSError:
             pass
+    return right(q, k, v)
+
+def stops_the_clock(q, k, v):
+    """Three heads put another function in the place of the suite's clock."""
+    if q.shape[1] == 3:
+        time.monotonic = lambda: 1 / 0
     return right(q, k, v)
 
 def reads(q, k, v):
@@ -161,6 +167,15 @@ def test_code_that_silences_the_alarm_is_ended_from_outside(suite: Suite, folder
 def test_code_that_writes_into_every_stream_is_told_so(suite: Suite, folder: Path) -> None:
     failed = through_door(suite, folder, "writes").failed()
     assert "its code wrote into the suite's stream: 'hello'" in failed.values()
+
+
+def test_code_that_replaces_the_clock_does_not_stop_the_suite(folder: Path) -> None:
+    with Suite() as suite:
+        heard = through_door(suite, folder, "stops_the_clock", total=30.0)
+    # Whatever was noticed, what came before is kept and what comes after is run.
+    assert {str(result.status) for result in heard.results} >= {"passed"}
+    assert not heard.unfinished
+    assert "the suite failed" not in str(heard.failed())
 
 
 def test_code_that_waits_for_input_gets_none_and_an_import_that_fails_is_said(
@@ -307,6 +322,30 @@ def test_what_is_written_among_the_answers_fails_the_check_that_wrote_it(
     assert statuses(heard) == {"check_a": "failed", "check_b": "passed", "check_c": "passed"}
     assert heard.results[0].reason.startswith("its code wrote into the suite's stream: ")
     assert heard.verdict == "fine"
+
+
+def test_a_fault_of_the_suite_in_a_check_is_one_error_and_the_rest_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    line = "if id == 'check_a': say(event='failed', reason='KeyError: planted'); time.sleep(60)"
+    heard = fake(monkeypatch, each=line)
+    assert statuses(heard) == {"check_a": "error", "check_b": "passed", "check_c": "passed"}
+    assert heard.results[0].reason == "the suite failed: KeyError: planted"
+    assert heard.verdict == "fine"
+
+
+def test_a_suite_that_fails_in_every_check_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polyattn.testing.process.worker.MOST_ENDS", 2)
+    heard = fake(monkeypatch, each="say(event='failed', reason='it'); time.sleep(60)")
+    # A check that could not be carried out is no failure that was expected.
+    assert statuses(heard) == {"check_a": "error", "check_b": "error", "check_c": "not run"}
+
+
+def test_a_suite_that_fails_after_the_last_check_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(WorkerFailed, match="planted"):
+        fake(monkeypatch, last="say(event='failed', reason='planted'); time.sleep(60)")
 
 
 def test_hanging_over_and_over_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

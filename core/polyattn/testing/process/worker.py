@@ -157,10 +157,13 @@ class Suite:
             self.close()
             course.hung()
         except WorkerFailed as error:
-            if worker.alive or course.stage == "starting":
+            if course.stage == "starting":
                 raise
+            if worker.alive and not course.broke(str(error)):
+                raise
+            if not worker.alive:
+                course.died(str(error))
             self.close()
-            course.died(str(error))
 
     def _started(self) -> Worker:
         if self._worker is not None and not self._worker.alive:
@@ -235,6 +238,19 @@ class _Course:
         """The worker is gone. obituary: its exit code or signal."""
         self._ended(SURVIVES, obituary)
 
+    def broke(self, reason: str) -> bool:
+        """The suite raised: whether it did so in a check, which is one error then, and goes on."""
+        at = self._at()
+        if self.stage != "checking" or not at:
+            return False
+        self._stop()
+        told = f"the suite failed: {reason}"
+        result = Result(id=at, status=Status.ERROR, reason=told)
+        self._heard(as_expected(result, self.job.expected.get(at)))
+        self.unanswered += 1
+        self._go_on()
+        return True
+
     def _planned(self, ids: tuple[str, ...]) -> None:
         if not self._ids:
             self._ids = ids
@@ -255,20 +271,32 @@ class _Course:
                 self._give_up()
 
     def _ended(self, property: Property, what: str) -> None:
-        if self._since is not None:
-            self._spent += time.monotonic() - self._since
-            self._since = None
+        self._stop()
         if self.stage == "opening":
             name = "check_thing_loads" if self.job.door else "check_can_be_built"
             self._fail(name, property, f"while it was loaded and built: {what}")
             self._rest(CANNOT_BE_LOADED_AGAIN)
             return
-        at = self._running or next((x for x in self._ids if x not in self._results), "")
+        at = self._at()
         if at:
             told = what if self._running else f"between two checks: {what}"
             self._fail(at, property, told)
         if property is SURVIVES or not at:
             self.unanswered += 1
+        self._go_on()
+
+    def _at(self) -> str:
+        """The check that is being run or that is next; nothing where all are done."""
+        return self._running or next((x for x in self._ids if x not in self._results), "")
+
+    def _stop(self) -> None:
+        """The clock of the checks: it does not run until the next worker has planned them."""
+        if self._since is not None:
+            self._spent += time.monotonic() - self._since
+            self._since = None
+
+    def _go_on(self) -> None:
+        """The rest is left to another worker, unless there were enough, or the time is over."""
         if self.over:
             return
         if self.unanswered >= MOST_ENDS:
