@@ -182,6 +182,29 @@ def test_a_mask_that_means_the_other_is_named_where_it_leaves_rows_without_a_key
     ]
 
 
+@pytest.mark.parametrize(
+    ("closed", "row", "words"),
+    [
+        ("tril()", "in row 5 of 6 alone", "the causal mask is inverted"),
+        ("triu()", "in row 0 of 6 alone", "the causal mask closes a query's own key"),
+    ],
+)
+def test_a_causal_mask_that_leaves_a_row_no_key_is_named(
+    tmp_path: Path, closed: str, row: str, words: str
+) -> None:
+    path = tmp_path / "closed.py"
+    path.write_text(
+        "import math, torch\n\n\ndef attend(q, k, v):\n"
+        "    scores = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        f"    closed = torch.ones_like(scores, dtype=torch.bool).{closed}\n"
+        "    return scores.masked_fill(closed, -math.inf).softmax(-1) @ v\n"
+    )
+    failure = findings(open_door(f"{path}:attend"))[0].failure
+    assert isinstance(failure, KnownFailure)
+    assert failure.cause.name.startswith(words)
+    assert row in failure.seen.what
+
+
 def test_a_missing_causal_mask_is_named() -> None:
     results = findings(open_door(f"{HERE / 'things.py'}:bare", Wishes(causal=True)))
     assert isinstance(results[0].failure, KnownFailure)

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from polyattn.testing.doors.causes import Cause
+from polyattn.testing.doors.layout import LAYOUTS
 from polyattn.testing.doors.probe import Probe, keywords_of
 from polyattn.testing.doors.reference import LOOSE, distance, softmax_of, triangle
 from polyattn.testing.doors.signatures import (
+    CAUSAL,
     candidates,
     fitted_epsilon,
     fitted_factor,
@@ -67,6 +69,53 @@ def _narrow(sample: Sample, got: Tensor) -> Cause | None:
                 told = f"it computes in {name} where float32 is given: few digits are left"
                 write = "softmax and products in the dtype of q, or refuse float32"
                 return Cause(name=told, write=write, seen=f"right for inputs rounded to {name}")
+    return None
+
+
+def not_finite(probe: Probe, got: Tensor) -> tuple[str, Cause | None]:
+    """Where NaN or infinity stands in the output of a plain call, and why where that is known."""
+    kept = probe.layout
+    for layout in LAYOUTS[:4]:
+        probe.layout = layout
+        cause = _closed_rows(probe)
+        if cause is not None:
+            return f"NaN or infinity, {_where(probe.tried(probe.sample()))}", cause
+    probe.layout = kept
+    return f"NaN or infinity, {_where(got)}", None
+
+
+def _where(got: Tensor | None) -> str:
+    """The rows (of queries) in which something is not finite."""
+    if got is None:
+        return "in some rows"
+    bad = (~got.isfinite()).any(-1).flatten(0, 1).any(0)
+    rows = bad.nonzero().flatten().tolist()
+    if bool(bad.all()):
+        return "in every row"
+    return f"in row{'s' if rows[1:] else ''} {', '.join(map(str, rows))} of {len(bad)} alone"
+
+
+def _closed_rows(probe: Probe) -> Cause | None:
+    """A causal mask that leaves a row no key: turned round, or without its own key."""
+    sample = probe.sample()
+    got = probe.tried(sample)
+    if got is None or sample.lengths[0] != sample.lengths[1]:
+        return None
+    causal = triangle(*sample.lengths)
+    for name, keep in {
+        "the causal mask is inverted: it closes what came before, and leaves the last row no key": (
+            ~causal
+        ),
+        "the causal mask closes a query's own key, too, and leaves the first row no key": (
+            causal.tril(-1)
+        ),
+    }.items():
+        rows = keep.any(-1)
+        if bool(got[:, :, ~rows].isfinite().all()):
+            continue
+        if distance(got[:, :, rows], softmax_of(sample, keep)[:, :, rows]) < LOOSE:
+            told = "the other rows are those of that mask, to four digits"
+            return Cause(name=name, write=CAUSAL, seen=told)
     return None
 
 

@@ -19,7 +19,7 @@ from polyattn.errors import ConfigError
 from polyattn.testing.doors import probe as trying
 from polyattn.testing.doors.causes import Cause, with_flags
 from polyattn.testing.doors.claims import claim
-from polyattn.testing.doors.diagnose import RANDOM, nearest
+from polyattn.testing.doors.diagnose import RANDOM, nearest, not_finite
 from polyattn.testing.doors.find import Found, find_layout, keeps_its_width
 from polyattn.testing.doors.function import Calling, Flow, Function, FunctionSubject
 from polyattn.testing.doors.load import load_thing
@@ -191,7 +191,8 @@ def _door_of(name: str, make: Callable[[], Function], probe: Probe, wishes: Wish
     if got is None:
         return _shut(probe, f"the same call again: {probe.error}")
     if not bool(got.isfinite().all()):
-        return _shut(probe, "the output of a plain call holds NaN or infinity")
+        told, cause = not_finite(probe, got)
+        return _shut(probe, f"the output of a plain call holds {told}", cause)
     return _walked_through(name, make, probe, wishes, found)
 
 
