@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.testing.correct import Plain
 
 from polyattn.cli import main
 from polyattn.cli.check_report import Report
+from polyattn.testing import check_class
 from polyattn.testing.process.contained import Escaped, TimeUp, contained, limited
 from polyattn.testing.process.worker import Job, Suite
 from polyattn.testing.results import Status
@@ -161,9 +163,38 @@ def test_a_file_that_is_no_python_is_a_wrong_question(check, tmp_path: Path, sou
 def test_only_exceptions_get_out_and_the_users_own_interruption():
     with pytest.raises(Escaped, match="7"), contained():
         sys.exit(7)
-    for passes in (KeyboardInterrupt, ValueError):
-        with pytest.raises(passes), contained():
-            raise passes
+    with pytest.raises(ValueError, match="x"), contained():
+        raise ValueError("x")
+    with pytest.raises(KeyboardInterrupt), contained():
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interruption_that_the_code_raises_is_its_own():
+    with pytest.raises(Escaped, match="mine"), contained():
+        raise KeyboardInterrupt("mine")
+
+
+def test_an_interruption_by_the_user_is_one_whatever_the_code_makes_of_it():
+    def disguise():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise SystemExit from None
+
+    with pytest.raises(KeyboardInterrupt), contained():
+        disguise()
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, BaseException, ValueError])
+@pytest.mark.parametrize("where", ["examples", "build", "capabilities_for"])
+def test_whatever_a_class_raises_while_it_is_built_is_one_failed_result(raised, where):
+    def raises(*given):
+        raise raised("planted")
+
+    broken = type("Broken", (Plain,), {where: raises if where == "build" else staticmethod(raises)})
+    results = check_class(broken, on_fail="collect")
+    assert [(x.name, x.status) for x in results] == [("check_can_be_built", Status.FAILED)]
+    assert f"it raised {raised.__name__}: planted" in results[0].reason
 
 
 def test_a_limit_ends_with_its_block_and_leaves_an_outer_one_alone():

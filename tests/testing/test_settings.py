@@ -28,12 +28,12 @@ from polyattn.testing.process.settings import (
 KEPT: list[object] = []
 
 
-class DeafFunctions(TorchFunctionMode):  # type: ignore[no-untyped-call]
+class DeafFunctions(TorchFunctionMode):
     def __torch_function__(self, *given, **named):  # type: ignore[no-untyped-def]
         raise RuntimeError("deaf")
 
 
-class DeafOperators(TorchDispatchMode):
+class DeafOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, *given, **named):  # type: ignore[no-untyped-def]
         raise RuntimeError("deaf")
 

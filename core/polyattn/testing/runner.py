@@ -93,12 +93,12 @@ def check_class(
 ) -> list[Result]:
     """``check_variant`` for a class that is not registered, or not yet. Parameters as there.
 
-    Raises: as there, Unavailable too, but for what names raise; what ``examples()`` raises, as it
-    is.
+    Raises: as there, Unavailable too, but for what names raise.
     """
     need_class("check_class", variant, SequenceAttention, FeatureMapAttention)
+    place = place_of(device)
     return run_checks(
-        _checks_of_makers(makers_of_class(variant.__name__, variant, place_of(device))),
+        _checks_of_class(variant, place),
         expected_failures=expected_failures,
         on_fail=on_fail,
         callback=callback,
@@ -123,6 +123,17 @@ def checks_of_name(name: str, place: Place = CPU) -> Iterator[Check]:
             makers = makers_of(name, place)
     except PolyattnError:
         raise
+    except Exception as error:
+        makers = {"": _raising(error)}
+    yield from _checks_of_makers(makers)
+
+
+def _checks_of_class(
+    variant: type[SequenceAttention] | type[FeatureMapAttention], place: Place
+) -> Iterator[Check]:
+    try:
+        with contained():
+            makers = makers_of_class(variant.__name__, variant, place)
     except Exception as error:
         makers = {"": _raising(error)}
     yield from _checks_of_makers(makers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import signal
 import threading
 from collections.abc import Iterator
@@ -24,15 +25,16 @@ class TimeUp(BaseException):
 def contained() -> Iterator[None]:
     """Let nothing out of the block but exceptions, an interruption by the user, and ``TimeUp``.
 
-    In a process that does not listen to its user, as a worker, an interruption is the code's own.
+    An interruption is the code's own where a ``raise`` of it made it, and in a process that does
+    not listen to its user, as a worker.
     """
     try:
         yield
     except (Exception, TimeUp):
         raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and not _deaf():
-            raise
+        if _by_the_user(error) and not _deaf():
+            raise KeyboardInterrupt from error
         raise type(type(error).__name__, (Escaped,), {})(words_of(error)) from error
 
 
@@ -71,6 +73,25 @@ def limited(seconds: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _by_the_user(error: BaseException | None) -> bool:
+    """Whether it is an interruption, or came of one, that no statement ``raise`` made."""
+    if error is None:
+        return False
+    if isinstance(error, KeyboardInterrupt) and not _raised_by_a_statement(error):
+        return True
+    return _by_the_user(error.__context__)
+
+
+def _raised_by_a_statement(error: BaseException) -> bool:
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:
+        return False
+    code = last.tb_frame.f_code.co_code
+    return dis.opname[code[last.tb_lasti]] == "RAISE_VARARGS"
 
 
 def _deaf() -> bool:
