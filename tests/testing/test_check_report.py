@@ -12,6 +12,7 @@ from tests.testing.test_cli_check import polyattn
 
 from polyattn.cli.check_report import Report
 from polyattn.errors import ConfigError
+from polyattn.measure.worker import WorkerFailed
 from polyattn.testing.process.worker import Job, Listener, Suite
 from polyattn.testing.results import (
     CheckFailure,
@@ -228,3 +229,25 @@ def test_where_there_is_no_gpu_all_says_so_and_exits_0(
     monkeypatch.setattr("polyattn.cli.check_session.everything", lambda _: [PART])
     assert polyattn(monkeypatch, "check", "--all") == 0
     assert "cuda: there is none here" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_where_the_suite_fails_in_the_middle_what_there_is_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    def run(self: Suite, job: Job, listener: Listener) -> None:
+        listener.plan(("check_a", "check_b"))
+        listener.hear(failed("check_a"))
+        raise WorkerFailed("the planted fault")
+
+    monkeypatch.setattr(Suite, "run", run)
+    assert polyattn(monkeypatch, "check", PART, *(["--json"] if as_json else [])) == 2
+    told = capsys.readouterr()
+    assert told.err == "error: the planted fault\n"
+    if not as_json:
+        assert "FAILED check_a" in told.out
+        assert f"{PART}: 1 failed in " in told.out
+        return
+    (report,) = json.loads(told.out)
+    assert (report["name"], report["problem"]) == (PART, "the planted fault")
+    assert [row["id"] for row in report["results"]] == ["check_a"]

@@ -75,9 +75,13 @@ def _answered(question: Question, as_json: bool) -> int:
         done = session.reports
         return session.run(question.target)
     except PolyattnError as error:
+        begun = done[-1] if done and done[-1].results and not done[-1].over() else None
+        if begun is not None:
+            begun.break_off(str(error))
         if as_json:
             name, device = question.target or "--all", question.device or "cpu"
-            told = [*filter(Report.over, done), Report(name, device, problem=str(error))]
+            asked = [] if begun else [Report(name, device, problem=str(error))]
+            told = [*filter(Report.over, done), *asked]
             print(json.dumps([report.as_json() for report in told], indent=2))
         raise
 

@@ -99,10 +99,14 @@ class Report:
 
     def interrupt(self) -> None:
         """The user ends it: show what there is."""
-        self.problem = INTERRUPTION
+        self.break_off(INTERRUPTION)
+        self.say(f"{self.title}: interrupted")
+
+    def break_off(self, problem: str) -> None:
+        """Nothing more comes, for this reason: show what there is."""
+        self.problem = problem
         if self.results and not self._closed:
             self._close()
-        self.say(f"{self.title}: interrupted")
 
     def say(self, text: str) -> None:
         if not self.silent:
