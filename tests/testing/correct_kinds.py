@@ -208,5 +208,18 @@ def _made() -> type[Plain]:
     return Made
 
 
-KINDS = (Featured, Random, Pooled, Tempered, *SPARSE, TalkingHeads, *MAPS, _made())
+class Gated(Plain):
+    """Of two heads' worth of temperatures one rests at random in each step of training: right."""
+
+    def build(self) -> None:
+        self.warm = nn.Parameter(torch.ones(()))
+        self.cold = nn.Parameter(torch.ones(()))
+
+    def logits(self, q: Tensor, k: Tensor) -> Tensor:
+        warm = not self.training or bool(torch.rand(()) < 0.5)
+        factor = self.warm if warm else self.cold
+        return super().logits(q, k) * factor.to(q.dtype)
+
+
+KINDS = (Featured, Random, Pooled, Tempered, Gated, *SPARSE, TalkingHeads, *MAPS, _made())
 """All of them, to be checked like any other."""
