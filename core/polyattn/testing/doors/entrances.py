@@ -13,6 +13,7 @@ from polyattn.testing.doors.load import load_thing
 from polyattn.testing.doors.module import ModuleWishes, module_door
 from polyattn.testing.doors.roots import not_loaded
 from polyattn.testing.doors.sdpa import LOADS, MAKES, Wishes, open_door
+from polyattn.testing.doors.verdict import without_an_answer
 from polyattn.testing.planned import Check
 from polyattn.testing.process.contained import TimeUp, contained, first_line, words_of
 from polyattn.testing.results import Property, Result
@@ -209,7 +210,7 @@ class Shut:
 
     def verdict(self, results: Sequence[Result]) -> str:
         reason = next((x.reason for x in results if not x.status.good), "it gives no answer")
-        return f"not correct; {reason}; nothing else could be checked"
+        return without_an_answer(reason)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ def verdict(
     """``correct softmax attention, full; takes no mask; float16 not taken``."""
     bad = [result for result in results if not result.status.good]
     if subject is None:
-        return f"not correct; {_why(bad)}; nothing else could be checked"
+        return without_an_answer(_why(bad))
     left = len(cut_short(results))
     if not bad:
         return unfinished(results) or f"{_kind(subject)}; {'; '.join(_takes(subject))}"
@@ -37,6 +37,17 @@ def verdict(
         parts.append(f"{'besides' if told else 'failed'}: {', '.join(sorted(others))}")
     parts += [f"{left} checks were not run"] if left else []
     return "; ".join(parts)
+
+
+WAYS_IN = ("hand over an instance", "another door?")
+"""What a reason says where it was asked in the wrong way: of the code it says nothing."""
+
+
+def without_an_answer(reason: str) -> str:
+    """The verdict on what gave no answer at all: not correct, or not asked as it can be."""
+    if any(way in reason for way in WAYS_IN):
+        return f"it could not be asked: {reason}"
+    return f"not correct; {reason}; nothing else could be checked"
 
 
 def _follows(result: Result) -> bool:
