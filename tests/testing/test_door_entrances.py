@@ -66,6 +66,19 @@ def test_where_nothing_is_heard_the_verdict_does_not_praise() -> None:
 
 
 @pytest.mark.parametrize(
+    ("door", "name", "start"),
+    [
+        ("module", "NeedsArguments", "it could not be asked: "),
+        ("sdpa", "MergesWithoutPadding", "it could not be asked: "),
+        ("module", "IsNaN", "not correct; "),
+    ],
+)
+def test_a_wrong_way_in_does_not_make_code_incorrect(door: str, name: str, start: str) -> None:
+    found = opened(door, f"{HERE / 'things_modules.py'}:{name}")
+    assert found.verdict(run(found)).startswith(start)
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("MergesWithoutPadding", "but it knows the order of positions, though no table"),
@@ -124,6 +137,18 @@ def test_what_was_not_tried_belongs_to_the_verdict() -> None:
     told = {name: opened("hf", name).verdict(()) for name in ("capped", "windowed")}
     assert told["capped"].endswith("; not tried: softcap")
     assert "not tried" not in told["windowed"]
+
+
+def test_what_explains_most_comes_first_and_in_words_of_transformers() -> None:
+    door = opened("hf", "deaf_to_its_mask")
+    bad = [result for result in run(door) if not result.status.good]
+    assert bad[0].id == "check_mask_polarity_and_dtype[attention_mask]"
+    assert "scores + attention_mask" in str(bad[0].failure)
+    assert "check_hf_dropout" in {result.name for result in bad[1:]}
+    assert any("closes nothing" in note and "as if True should" in note for note in door.notes)
+    assert not any(note.startswith("masks go to") for note in door.notes)
+    ids = [check.id for check in door.checks()]
+    assert len(ids) == len(set(ids))
 
 
 def test_a_table_of_positions_is_no_question() -> None:

@@ -187,10 +187,21 @@ def hangs(module, query, key, value, attention_mask, **kwargs):
 
 GOOD = (eager, fused, windowed, sinks_bound, capped)
 
+
+def deaf_to_its_mask(module, query, key, value, attention_mask, scaling=None, **kwargs):
+    """It closes what comes later by itself, and never reads its mask; dropout neither."""
+    groups = module.num_key_value_groups
+    scores = query @ repeated(key, groups).transpose(2, 3) * scaling
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+    return (weights @ repeated(value, groups)).transpose(1, 2).contiguous(), weights
+
+
 RAISES = frozenset({takes_no_more})
 """Their fault is that they raise; of all others something wrong must be seen."""
 
 CAUGHT = (
+    (deaf_to_its_mask, "check_hf_dropout"),
     (not_transposed, "check_hf_output"),
     (output_alone, "check_hf_output"),
     (takes_no_more, "check_hf_output"),

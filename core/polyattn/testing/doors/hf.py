@@ -28,6 +28,7 @@ from polyattn.testing.checks.transformers_functions import (
     check_hf_sliding_window,
     check_hf_weights,
 )
+from polyattn.testing.doors.causes import KnownFailure
 from polyattn.testing.doors.hf_functions import (
     HfFunction,
     LayerConfig,
@@ -35,6 +36,7 @@ from polyattn.testing.doors.hf_functions import (
     heads_first,
     stand_in,
 )
+from polyattn.testing.doors.mask_causes import CLOSE
 from polyattn.testing.doors.network import finding, in_words_of_a_door
 from polyattn.testing.doors.probe import keywords_of
 from polyattn.testing.doors.sdpa import Door, Wishes, door_of
@@ -66,8 +68,10 @@ class HfDoor:
         return self.door.subject
 
     def checks(self) -> Iterator[Check]:
-        """The findings, what is transformers' own, then the checks of sequences."""
+        """The findings, those of sequences too, what is transformers' own, then the checks."""
         yield from self.findings
+        known = {found.id for found in self.door.findings}
+        yield from map(_as_transformers_masks, self.door.findings)
         if self.function is not None and self.door.subject is not None:
             for check in (
                 check_hf_output,
@@ -80,7 +84,7 @@ class HfDoor:
             ):
                 if not any(found.id.startswith(check.__name__) for found in self.findings):
                     yield in_words_of_a_door(planned(check, "", self.function))
-        yield from self.door.checks()
+        yield from (other for other in self.door.checks() if other.id not in known)
 
     def follows(self, check: Check) -> str:
         """The id of the finding from which a failure of this check follows."""
@@ -99,6 +103,24 @@ class HfDoor:
             return told
         told = told if told.startswith("not correct") else f"not correct; else {told}"
         return f"{told}; of transformers' own: {', '.join(dict.fromkeys(mine))}"
+
+
+ADDED = "scores = scores + attention_mask  # 0 may attend, finfo.min closes; before the softmax"
+
+
+def _as_transformers_masks(check: Check) -> Check:
+    """A finding whose remedy is a boolean mask, with the one that is handed over here."""
+
+    def run() -> None:
+        try:
+            check.run()
+        except KnownFailure as failure:
+            if failure.cause.write != CLOSE:
+                raise
+            cause = dataclasses.replace(failure.cause, write=ADDED)
+            raise KnownFailure(failure.check, failure.property, failure.seen, cause) from None
+
+    return dataclasses.replace(check, run=run)
 
 
 def hf_door(

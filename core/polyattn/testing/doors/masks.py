@@ -51,10 +51,16 @@ def find_mask(
         if found is None:
             probe.say(f"the argument {candidate} took no mask ({probe.error}): no masks")
             continue
-        form, meaning = found
+        form, meaning, closes = found
         full = "(B, H, L, S)" if not probe.layout.folded else "(B, L, S)"
         told = {"full": full, "pairs": "(L, S)", "keys": "(B, S)"}[form]
-        probe.say(f"masks go to {candidate} as {told}, where {MEANINGS[meaning]}")
+        if closes:
+            probe.say(f"masks go to {candidate} as {told}, where {MEANINGS[meaning]}")
+        else:
+            probe.say(
+                f"{candidate} takes masks as {told} and closes nothing, whatever "
+                f"True means: checked as if True should attend"
+            )
         return dataclasses.replace(
             calling,
             mask_arg=candidate,
@@ -75,26 +81,25 @@ MEANINGS: dict[Meaning, str] = {
 }
 
 
-def _taken(probe: Probe, name: str, true_means: str | None) -> tuple[Form, Meaning] | None:
-    """The form in which a mask is taken, and what its elements mean."""
+def _taken(probe: Probe, name: str, true_means: str | None) -> tuple[Form, Meaning, bool] | None:
+    """The form in which a mask is taken, what its elements mean, and whether they do."""
     by_keys = "key" in name or "padding" in name
     forms: tuple[Form, ...] = ("keys", "full") if by_keys else FORMS
     boolean = next((form for form in forms if _always_taken(probe, name, form)), None)
     reason = probe.error
     if boolean and true_means is not None:
-        return boolean, "attend" if true_means == "attend" else "masked"
+        return boolean, "attend" if true_means == "attend" else "masked", True
     if boolean:
         for meaning in ("attend", "masked"):
             if _closes(probe, name, boolean, meaning):
-                return boolean, meaning
+                return boolean, meaning, True
     numbers: tuple[Meaning, ...] = ("ones", "floats")
     for meaning in numbers:
         for form in forms:
             if _always_taken(probe, name, form, meaning) and _closes(probe, name, form, meaning):
-                return form, meaning
+                return form, meaning, True
     if boolean:
-        probe.say(f"{name} closes nothing when True means attend, nor when it means masked")
-        return boolean, "attend"
+        return boolean, "attend", False
     probe.error = reason
     return None
 
