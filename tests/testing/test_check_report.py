@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.testing.test_cli_check import polyattn
 
+from polyattn.cli import list as list_command
+from polyattn.cli import tables
 from polyattn.cli.check_report import Report
+from polyattn.cli.printable import printable
 from polyattn.errors import ConfigError
 from polyattn.measure.worker import WorkerFailed
 from polyattn.testing.process.worker import Job, Listener, Suite
@@ -251,3 +255,32 @@ def test_where_the_suite_fails_in_the_middle_what_there_is_is_said(
     (report,) = json.loads(told.out)
     assert (report["name"], report["problem"]) == (PART, "the planted fault")
     assert [row["id"] for row in report["results"]] == ["check_a"]
+
+
+HOSTILE = "\x1b[2J\x1b]0;pwned\x07 \x9b1m \u202e \ud800 a\tb\nc"
+SHOWN = r"\x1b[2J\x1b]0;pwned\x07 \x9b1m \u202e \ud800 a" + "\tb\nc"
+
+
+def test_what_would_steer_a_terminal_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printable(HOSTILE) == SHOWN
+    wrong = dataclasses.replace(failed("check_a"), reason=HOSTILE.splitlines()[0], failure=None)
+    out = told(capsys, wrong)
+    assert SHOWN.splitlines()[0] in out
+    assert "\x1b" not in out
+
+
+def test_nor_does_a_table_or_an_error_steer_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tables.show(tables.console(), ("name", "what it is"), [("x", "\x1b[2J\x07")])
+    assert r"x     \x1b[2J\x07" in capsys.readouterr().out
+    assert polyattn(monkeypatch, "check", "\x1b[2Jx") == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_what_a_plugin_that_failed_says_does_not_steer_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    entry = SimpleNamespace(label="p:q", reason="\x1b[2J")
+    list_command._print(SimpleNamespace(entries=(), unavailable=(entry,)))  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "failed: p:q: \\x1b[2J\n"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from polyattn.cli.printable import printable
 from polyattn.testing.results import Result, Status, cut_short, need_ids
 from polyattn.testing.tools.recipes import recipe
 
@@ -176,12 +176,6 @@ class Report:
             names = sorted({result.name for result in folded if result.follows == root})
             verb = "follows" if count == 1 else "follow"
             self.say(f"{count} more {verb} from {root}: {', '.join(names)}")
-
-
-def printable(text: str) -> str:
-    """The text in what the terminal can show; code from elsewhere raises anything."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 LEFT_OUT = frozenset({Status.NOT_CLAIMED, Status.NOT_RUN})

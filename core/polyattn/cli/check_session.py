@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from polyattn.cli.check_question import Question
-from polyattn.cli.check_report import INTERRUPTION, Report, printable
+from polyattn.cli.check_report import INTERRUPTION, Report
 from polyattn.cli.main import INTERRUPTED, UNFINISHED
 from polyattn.cli.orphans import orphans_ended
+from polyattn.cli.printable import printable
 from polyattn.errors import PolyattnError
 from polyattn.measure.worker import WorkerFailed
 from polyattn.registry import discover

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from polyattn.cli import tables
+from polyattn.cli.printable import printable
 from polyattn.registry import Entry, Registry, discover
 from polyattn.spec import OperationSpec, PresetSpec, VariantSpec
 
@@ -44,7 +45,8 @@ def _print(registry: Registry) -> None:
         titles = ("name", "kind", "what it is", "from")
         tables.show(console, titles, _rows(registry))
     for plugin in registry.unavailable:
-        console.print(f"failed: {plugin.label}: {plugin.reason}", style="red", markup=False)
+        told = printable(f"failed: {plugin.label}: {plugin.reason}")
+        console.print(told, style="red", markup=False)
     if not registry.entries and not registry.unavailable:
         console.print("no plugin found; for a checkout: make")
 

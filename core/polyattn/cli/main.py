@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from polyattn.cli.interruption import interruptible
+from polyattn.cli.printable import printable
 from polyattn.errors import PolyattnError
 from polyattn.registry import NO_PLUGINS
 
@@ -35,7 +36,7 @@ def _run() -> None:
         # A reader that went away (`polyattn list | head`) shows here, not at exit.
         sys.stdout.flush()
     except PolyattnError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error), sys.stderr)}", file=sys.stderr)
         sys.exit(FAILED)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

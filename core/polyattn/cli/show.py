@@ -11,6 +11,7 @@ import typer
 
 from polyattn.cli import tables
 from polyattn.cli.list import kind, summary
+from polyattn.cli.printable import printable
 from polyattn.errors import Unavailable
 from polyattn.registry import Entry, Registry, discover, load_target
 from polyattn.spec import OperationSpec, PresetSpec, VariantSpec
@@ -103,13 +104,14 @@ def _members(console: Console, registry: Registry, entry: Entry) -> None:
     for other in registry.entries:
         spec = other.spec
         if isinstance(spec, VariantSpec) and spec.operation == entry.name and other.reason:
-            console.print(f"{other.name}: unavailable: {other.reason}", markup=False)
+            told = printable(f"{other.name}: unavailable: {other.reason}")
+            console.print(told, markup=False)
 
 
 def _description(console: Console, cls: Any) -> None:
     for text in (inspect.getdoc(inspect.getmodule(cls)), vars(cls).get("__doc__")):
         if text:
-            console.print(f"\n{inspect.cleandoc(text)}", markup=False, highlight=False)
+            console.print(f"\n{printable(inspect.cleandoc(text))}", markup=False, highlight=False)
 
 
 def _options(console: Console, config: type[Options]) -> None:

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from polyattn.cli.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,8 +30,8 @@ def show(
 ) -> None:
     """Print a table without lines; only its longest column is ever folded.
 
-    Cells are text, never markup: a plugin's summary cannot style the terminal. A column without
-    a word in it is left out.
+    Cells are text, never markup or escapes: a plugin's summary cannot style the terminal. A column
+    without a word in it is left out.
     """
     from rich.table import Table
     from rich.text import Text
@@ -41,7 +43,7 @@ def show(
     for i in used:
         made.add_column(titles[i], overflow="fold", no_wrap=i != longest)
     for row in rows:
-        made.add_row(*(Text(row[i]) for i in used))
+        made.add_row(*(Text(printable(row[i])) for i in used))
     with console.capture() as captured:
         console.print(made)
     for line in captured.get().splitlines():
