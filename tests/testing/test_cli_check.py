@@ -89,6 +89,7 @@ def test_one_that_cannot_be_used_does_not_stop_the_others(
         (("--all", "--as", "sdpa"), "check --all: --as sdpa: expected what is registered alone"),
         (("--all", "--causal"), "check --all: --causal: expected what is registered alone"),
         (("nowhere.py:thing", "--as", "sdpa"), "no such file"),
+        ((f"{'a' * 300}.py:thing",), "cannot be read: File name too long"),
     ],
 )
 def test_a_wrong_question_exits_2_with_one_line(
@@ -102,6 +103,15 @@ def test_a_wrong_question_exits_2_with_one_line(
     assert words in told.err
     assert told.err.count("\n") == 1
     assert "Traceback" not in told.err + told.out
+
+
+def test_a_folder_whose_name_is_too_long_is_a_wrong_question_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert polyattn(monkeypatch, "new", "quiet_one", "--folder", "a" * 300) == 2
+    told = capsys.readouterr().err
+    assert "quiet_one cannot be read: File name too long; choose another" in told
+    assert told.count("\n") == 1
 
 
 def cut_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,10 @@ class Question:
         if self.target is not None and ".py" in self.target:
             from polyattn.testing.doors.load import look_for
 
-            look_for(self.target)
+            try:
+                look_for(self.target)
+            except OSError as error:
+                raise ConfigError(f"{self.target}: cannot be read: {error.strerror}") from error
             raise ConfigError(
                 f"check {self.target}: how is it called? Add --as sdpa for a function of "
                 "(q, k, v), --as hf for one of transformers, --as module for x (B, S, E), --as lm "

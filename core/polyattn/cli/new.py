@@ -138,9 +138,9 @@ def _distribution(name: str) -> str:
 def _free(target: Path) -> Path:
     """The folder, if nothing is in it. Raises: ConfigError."""
     way_out = "choose another name or --folder, or remove it first"
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise ConfigError(f"new: {target} is there and no folder; {way_out}")
     try:
+        if target.is_symlink() or (target.exists() and not target.is_dir()):
+            raise ConfigError(f"new: {target} is there and no folder; {way_out}")
         if target.exists() and any(target.iterdir()):
             raise ConfigError(f"new: {target} is there and not empty; {way_out}")
     except OSError as error:
