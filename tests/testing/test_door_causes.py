@@ -146,6 +146,28 @@ def test_attention_of_another_kind_is_read_in_its_own_order(tmp_path: Path) -> N
     assert door.verdict(results).startswith("attention that breaks no rule, full")
 
 
+def test_no_reference_is_not_advised_where_it_was_given(tmp_path: Path) -> None:
+    """An epsilon in the denominator is no fault of a kernel, and is told."""
+    path = tmp_path / "kernel.py"
+    path.write_text(
+        "import torch\nF = torch.nn.functional\n\n\ndef attend(q, k, v):\n"
+        "    q, k = F.elu(q) + 1, F.elu(k) + 1\n"
+        "    return q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT + 1e-6)\n\n\n"
+        "def clamped(q, k, v):\n"
+        "    q, k = F.elu(q) + 1, F.elu(k) + 1\n"
+        "    return q @ (k.mT @ v) / (q @ k.sum(-2, keepdim=True).mT).clamp(min=1e-3)\n"
+    )
+    wishes = Wishes(reference="none")
+    door = open_door(f"{path}:attend", wishes)
+    assert any("as with an epsilon in the denominator" in note for note in door.notes)
+    results = run_checks(door.checks(), on_fail="collect")
+    assert [r.id for r in results if not r.status.good] == []
+    results = run_checks(open_door(f"{path}:clamped", wishes).checks(), on_fail="collect")
+    told = [str(r.failure) for r in results if r.name == "check_rows_sum_to_one" and r.failure]
+    assert told
+    assert not any("--reference none" in text for text in told)
+
+
 def test_a_flag_that_was_given_is_told_from_what_was_found_out() -> None:
     door = open_door(f"{HERE / 'things.py'}:TrueIsMasked", Wishes(true_means="mask"))
     assert "asked for: True is masked (--true-means mask)" in door.notes

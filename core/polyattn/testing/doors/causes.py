@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from polyattn.testing.planned import Check, Trait
 from polyattn.testing.results import CheckFailure, Property, Seen
@@ -74,13 +74,15 @@ FLAGS: Mapping[Trait, str] = {
 """What the user of a door can say to be spared a check of this kind. The others nothing spares."""
 
 
-def with_flags(check: Check, follows: str = "") -> Check:
+def with_flags(check: Check, follows: str = "", said: Collection[str] = ()) -> Check:
     """The check, its failures in the words of a door: nobody here has claims to take back.
 
-    follows: the finding that explains its failure, should it fail.
+    follows: the finding that explains its failure, should it fail. said: flags that were given
+    already, and are not advised again.
     """
 
-    flag = next((flag for trait, flag in FLAGS.items() if trait in check.traits), None)
+    known = {trait: flag for trait, flag in FLAGS.items() if flag not in said}
+    flag = next((flag for trait, flag in known.items() if trait in check.traits), None)
 
     def run() -> None:
         try:

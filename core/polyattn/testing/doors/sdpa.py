@@ -80,7 +80,9 @@ class Door:
             for check in iter_checks(self.subject):
                 root = self._root_of(check)
                 told = f"{root.check.id}: {root.told}" if root else ""
-                yield with_flags(check, told)
+                # Without a definition the flag that is advised was given, or has nothing to switch.
+                said = () if self.subject.has_definition else ("--reference none",)
+                yield with_flags(check, told, said)
 
     def follows(self, check: Check) -> str:
         """The id of the finding from which a failure of this check follows; empty if none."""
