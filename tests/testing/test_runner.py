@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from tests.testing.broken_maps import PlainGate
+from tests.testing.correct import Plain
 
+from polyattn.contract import FeatureMapAttention, SequenceAttention
 from polyattn.errors import ConfigError, UnknownName, Unsupported
 from polyattn.testing import (
     CheckFailure,
     Result,
     Status,
+    check_class,
     check_variant,
     parametrize_with_checks,
     run_checks,
@@ -103,6 +109,63 @@ def test_on_fail_raises_the_first_failure() -> None:
     with pytest.raises(CheckFailure, match="it is not one"):
         run_checks(checks, callback=lambda result: heard.append(result.id))
     assert heard == ["check_one[a]", "check_one[b]"]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"on_fail": "maybe"}, "on_fail: expected 'raise' or 'collect', got 'maybe'"),
+        ({"on_fail": None}, "on_fail: expected 'raise' or 'collect', got None"),
+        ({"callback": 3}, "callback: expected a function of a result, or None, got a int"),
+        ({"extended": "x"}, "extended: expected True or False, got 'x'"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_before_anything_is_run(
+    given: dict[str, Any], told: str
+) -> None:
+    ran: list[int] = []
+    ways: list[Callable[[], object]] = [
+        lambda: run_checks([Check("check_a", run=lambda: ran.append(1))], **given),
+        lambda: check_variant("core/rope", **given),
+        lambda: check_class(Plain, **given),
+    ]
+    for ask in ways:
+        with pytest.raises(ConfigError, match=told):
+            ask()
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("examples", "got"),
+    [
+        ((), "got an empty tuple"),
+        (None, "got None"),
+        (7, "got a int"),
+        (iter(()), "got a tuple_iterator"),
+        ((None,), "got None in it"),
+        (({"left": 1},), "got a dict in it"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Plain, PlainGate])
+def test_wrong_examples_are_one_failed_result(
+    kind: type[SequenceAttention] | type[FeatureMapAttention], examples: object, got: str
+) -> None:
+    broken = type("Broken", (kind,), {"examples": staticmethod(lambda: examples)})
+    results = check_class(broken, on_fail="collect")
+    assert [(x.name, x.status) for x in results] == [("check_can_be_built", Status.FAILED)]
+    assert results[0].reason == f"examples(): expected a tuple of at least one config, {got}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(Plain, "Capabilities"), (PlainGate, "FeatureMapCapabilities")]
+)
+def test_claims_that_are_none_are_one_failed_result(
+    kind: type[SequenceAttention] | type[FeatureMapAttention], expected: str
+) -> None:
+    broken = type("Broken", (kind,), {"capabilities_for": staticmethod(lambda config: None)})
+    results = check_class(broken, on_fail="collect")
+    assert [(x.name, x.status) for x in results] == [("check_can_be_built", Status.FAILED)]
+    assert results[0].reason == f"capabilities_for(): expected {expected}, got None"
 
 
 def test_what_is_withheld_is_listed_with_its_reason() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -123,6 +124,20 @@ def test_what_a_call_changes_is_named_and_put_back(told: str) -> None:
     assert torch._C._get_mkldnn_enabled()
     assert torch.nn.functional.relu is not torch.sigmoid
     works()
+
+
+def test_the_shell_that_torchs_compiler_puts_around_functions_is_its_own_affair() -> None:
+    tried = """
+import torch
+from polyattn.testing.process.settings import changes_watched, surroundings_restored
+
+bare = torch.manual_seed
+with surroundings_restored() as left, changes_watched() as changed:
+    import torch._dynamo
+print(torch.manual_seed is bare, left, changed)
+"""
+    done = subprocess.run([sys.executable, "-c", tried], capture_output=True, text=True, check=True)
+    assert done.stdout == "False [] []\n"
 
 
 def test_a_block_that_changes_nothing_is_not_blamed() -> None:

@@ -229,6 +229,7 @@ def run_checks(
     limit: after so many seconds no further check is started; the rest is listed as not run. One
     check by itself that takes longer than that is ended, and has failed.
     """
+    _need_options(on_fail, callback, extended)
     expected = expected_failures_of(expected_failures)
     results: list[Result] = []
     started = monotonic()
@@ -243,6 +244,17 @@ def run_checks(
             unexplained = AssertionError(f"{result.id}: {result.reason}")
             raise result.failure or result.error or unexplained
     return results
+
+
+def _need_options(on_fail: object, callback: object, extended: object) -> None:
+    """Raises: ConfigError for what is none, before anything is run."""
+    if on_fail not in ("raise", "collect"):
+        raise ConfigError(f"on_fail: expected 'raise' or 'collect', got {described(on_fail)}")
+    if callback is not None and not callable(callback):
+        told = described(callback)
+        raise ConfigError(f"callback: expected a function of a result, or None, got {told}")
+    if not isinstance(extended, bool):
+        raise ConfigError(f"extended: expected True or False, got {described(extended)}")
 
 
 def run_check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyattn.capabilities import Sizes
+from polyattn.capabilities import Capabilities, FeatureMapCapabilities, Sizes
 from polyattn.contract import FeatureMapAttention, SequenceAttention
 from polyattn.errors import ConfigError, Unsupported
 from polyattn.factory import resolve
@@ -22,8 +22,9 @@ from polyattn.options import Options
 from polyattn.registry import discover, load_target
 from polyattn.spec import VariantSpec
 from polyattn.state import State
+from polyattn.testing.asked import described
 from polyattn.testing.process.contained import contained
-from polyattn.testing.results import Mismatch
+from polyattn.testing.results import Mismatch, Seen
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import (
     Formula,
@@ -336,16 +337,47 @@ def subjects_of_class(
 def makers_of_class(
     name: str, variant: type[SequenceAttention] | type[FeatureMapAttention], place: Place
 ) -> Mapping[str, Maker]:
-    """The same, each to be built by itself."""
-    examples = variant.examples()
+    """The same, each to be built by itself.
+
+    Raises: Mismatch where its examples are none; whatever ``examples()`` raises.
+    """
+    examples = _need_examples(variant.examples())
     labels = [_label(config) for config in examples] if len(examples) > 1 else [""]
     made: list[Maker] = []
     for config in examples:
+        make: Maker
         if issubclass(variant, FeatureMapAttention):
-            made.append(partial(FeatureMapVariant, name, variant, config, place))
+            make = partial(FeatureMapVariant, name, variant, config, place)
         else:
-            made.append(partial(VariantSubject, name, variant, config, place))
+            make = partial(VariantSubject, name, variant, config, place)
+        made.append(partial(_with_its_claims, variant, config, make))
     return dict(zip(labels, made, strict=True))
+
+
+def _need_examples(given: object) -> Sequence[Options]:
+    """Raises: Mismatch for anything but configs, at least one."""
+    expected = "examples(): expected a tuple of at least one config"
+    if not isinstance(given, tuple | list):
+        raise Mismatch(Seen(what=f"{expected}, got {described(given)}"))
+    if not given:
+        raise Mismatch(Seen(what=f"{expected}, got an empty {type(given).__name__}"))
+    for config in given:
+        if not isinstance(config, Options):
+            raise Mismatch(Seen(what=f"{expected}, got {described(config)} in it"))
+    return given
+
+
+def _with_its_claims(
+    variant: type[SequenceAttention] | type[FeatureMapAttention], config: Options, make: Maker
+) -> AnySubject:
+    """Raises: Mismatch where ``capabilities_for`` gives something else; what building it raises."""
+    maps = issubclass(variant, FeatureMapAttention)
+    kind = FeatureMapCapabilities if maps else Capabilities
+    claims: object = variant.capabilities_for(config)
+    if not isinstance(claims, kind):
+        told = f"capabilities_for(): expected {kind.__name__}, got {described(claims)}"
+        raise Mismatch(Seen(what=told))
+    return make()
 
 
 def _label(config: Options) -> str:
