@@ -14,6 +14,9 @@ from polyattn.testing.planned import Check, Trait, not_run
 from polyattn.testing.results import CheckFailure, Result, Seen, Status, property_of
 from polyattn.testing.subjects.networks import Network
 
+LIKELY = "most likely: "
+"""Begins the first cause of a failure where a few more calls show which it is."""
+
 
 @dataclasses.dataclass(frozen=True)
 class NetworkDoor:
@@ -55,7 +58,7 @@ class NetworkDoor:
         )
         unfinished = f"; {late} checks were not run" if late else ""
         if bad:
-            return f"not correct; failed: {', '.join(bad)}{unfinished}"
+            return f"not correct; {_first(results)}failed: {', '.join(bad)}{unfinished}"
         if not self.subject.mixes:
             return f"no position hears another: of attention nothing could be asked{unfinished}"
         kind = "causal" if self.subject.causal else "not causal"
@@ -64,6 +67,13 @@ class NetworkDoor:
         asked = " that could be asked" if self.doubts else ""
         but = f"; but {'; '.join(self.doubts)}" if self.doubts else ""
         return f"it breaks no rule{asked}; {kind}; {mask}{but}{unfinished}"
+
+
+def _first(results: Sequence[Result]) -> str:
+    """What to mend first: the cause of the first failure that has a likely one."""
+    failures = [x.failure for x in results if x.failure is not None and not x.status.good]
+    causes = [failure.property.causes[0] for failure in failures if failure.property.causes]
+    return next((f"fix first, {cause}; " for cause in causes if cause.startswith(LIKELY)), "")
 
 
 def _worth_asking(check: Check, unsteady: Unsteady) -> bool:

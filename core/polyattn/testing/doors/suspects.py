@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from polyattn.testing.doors.causes import DoorFailure
-from polyattn.testing.doors.network import NetworkDoor
+from polyattn.testing.doors.network import LIKELY, NetworkDoor
 from polyattn.testing.planned import Check
 from polyattn.testing.process.contained import TimeUp, contained
 from polyattn.testing.process.settings import settings_restored
@@ -48,7 +48,7 @@ def _suspecting(check: Check, subject: Network) -> Check:
             likely = _seen(look, subject)
             if not likely:
                 raise
-            causes = (f"most likely: {likely}", *failure.property.causes)
+            causes = (f"{LIKELY}{likely}", *failure.property.causes)
             property = dataclasses.replace(failure.property, causes=causes)
             raise DoorFailure(failure.check, property, failure.seen) from failure.__cause__
 
@@ -90,8 +90,10 @@ def _edge(moved: Tensor) -> str:
     last = (moved * (at + 1)).amax(1) - 1
     if not torch.equal(moved, at <= last[:, None]):
         return ""
-    if torch.equal(last, (at + 1).clamp(max=len(moved) - 1)):
-        return "the mask is off by one (diagonal=2 in place of 1): each output hears the next one"
+    for layers in range(1, len(moved) - 1):
+        if torch.equal(last, (at + layers).clamp(max=len(moved) - 1)):
+            where = "the next one" if layers == 1 else f"{layers} more, one for each layer"
+            return f"the mask is off by one (diagonal=2 in place of 1): each output hears {where}"
     if torch.equal(last[last], last):
         return "causal by blocks only: each output hears its block to the end"
     return ""
@@ -155,9 +157,8 @@ def of_cache(subject: Network) -> str:
     assert isinstance(subject, ModelSubject)
     caching = subject.caching
     assert caching is not None, "asked only where it decodes with a cache"
-    leak = of_causality(subject)
-    if leak:
-        return f"not the cache, but the whole call: {leak}"
+    if leak := _of_the_whole_call(subject):
+        return leak
     running, ids = subject.build(), subject.draw(1, 6)
 
     def last(ids: Tensor) -> Tensor:
@@ -183,6 +184,31 @@ def of_cache(subject: Network) -> str:
     return ""
 
 
+def of_isolation(subject: Network) -> str:
+    """Why generations differ: often decoding is wrong without another one beside it."""
+    assert isinstance(subject, ModelSubject)
+    caching = subject.caching
+    assert caching is not None, "asked only where it decodes with a cache"
+    if leak := _of_the_whole_call(subject):
+        return leak
+    running, ids = subject.build(), subject.draw(2, 7)
+    whole = running.quiet(ids)[:, 6:]
+    with torch.no_grad():
+        _, cache = caching.decode(running, ids[:, :6])
+        alone, _ = caching.decode(running, ids[:, 6:], cache)
+    if _relative(alone - whole, whole) > MOVED:
+        return "no other generation, but decoding itself: see check_lm_cached_decoding"
+    return ""
+
+
+def _of_the_whole_call(subject: Network) -> str:
+    """Whether later ids are heard without a cache, too: then decoding cannot agree with that."""
+    heard = _influence(subject, subject.fit(8)).triu(1)
+    if not bool((heard > MOVED).any()):
+        return ""
+    return f"not the cache, but the whole call: {of_causality(subject) or 'later ids are heard'}"
+
+
 SUSPECTS: Mapping[str, Callable[[Network], str]] = {
     "check_module_causality_by_perturbation": of_causality,
     "check_module_causality_by_gradient": of_causality,
@@ -192,6 +218,7 @@ SUSPECTS: Mapping[str, Callable[[Network], str]] = {
     "check_module_padding_equals_truncation": of_padding,
     "check_module_batch_independence": of_batch,
     "check_lm_cached_decoding": of_cache,
+    "check_lm_cache_isolation": of_isolation,
 }
 """The checks for whose failures something more is tried."""
 
