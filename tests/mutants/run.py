@@ -96,6 +96,9 @@ def main() -> None:
     room.unimported()
     records = outcomes.read_records()
     if options.ids is not None:
+        unknown = [id for id in options.ids if id not in records]
+        if unknown:
+            sys.exit(f"--ids {' '.join(unknown)}: expected ids of {OUTCOMES.name}")
         repeat([records[id] for id in options.ids])
         return
     paths = [path for path in files() if path.name in (options.files or [path.name])]
