@@ -96,6 +96,16 @@ def test_what_is_not_an_event_ends_the_worker_and_is_told(what):
         assert not process.alive
 
 
+def test_an_answer_without_an_end_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(worker, "_LONGEST", 1000)
+    source = "import os, time; os.write(1, b'x' * 5000); time.sleep(600)"
+    with (
+        Worker(1, (sys.executable, "-c", source)) as process,
+        pytest.raises(WorkerFailed, match="its code wrote into the suite's stream"),
+    ):
+        assert process.next_event(timeout=10) is not None
+
+
 def test_of_a_flood_without_a_line_break_the_end_is_read_and_told(monkeypatch):
     with echo() as process:
         process.start("flood")

@@ -44,6 +44,8 @@ _GRACE = 5.0
 _TICK = 0.01
 _SET_PDEATHSIG = 1
 """PR_SET_PDEATHSIG of linux/prctl.h."""
+_LONGEST = 2**26
+"""So many characters an event may have."""
 _MOST_READ = 2**14
 _TAIL = 300
 """So many characters are told of what a process wrote last."""
@@ -202,8 +204,10 @@ class Worker:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        stdout = self._process.stdout
+        assert stdout is not None
+        # What floods the stream without a line break must not fill the parent's memory.
+        for line in iter(lambda: stdout.readline(_LONGEST), ""):
             self._lines.put(line)
         self._lines.put(None)
 
