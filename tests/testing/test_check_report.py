@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.measure import planted
 from tests.testing.test_cli_check import polyattn
 
+from polyattn.cli import compare, tables
 from polyattn.cli import list as list_command
-from polyattn.cli import tables
 from polyattn.cli.check_report import Report
 from polyattn.cli.printable import printable
 from polyattn.errors import ConfigError
@@ -284,3 +285,13 @@ def test_what_a_plugin_that_failed_says_does_not_steer_it(
     entry = SimpleNamespace(label="p:q", reason="\x1b[2J")
     list_command._print(SimpleNamespace(entries=(), unavailable=(entry,)))  # type: ignore[arg-type]
     assert capsys.readouterr().out == "failed: p:q: \\x1b[2J\n"
+
+
+def test_nor_does_the_reason_why_one_could_not_be_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = planted.comparison(failures={"fast": "it raised \x1b[2J"})  # type: ignore[no-untyped-call]
+    compare._tell(found, "written", ("fast",))
+    out = capsys.readouterr().out
+    assert "could be measured: fast: it raised \\x1b[2J" in out
+    assert "\x1b" not in out

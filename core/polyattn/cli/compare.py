@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyattn.cli.main import INTERRUPTED, forgo
+from polyattn.cli.printable import printable
 
 if TYPE_CHECKING:
     from polyattn.measure.comparison import Run
@@ -122,11 +123,12 @@ def _tell(result: Comparison, said: str, named: Sequence[str]) -> None:
         if console.is_terminal:
             console.print(make_table(result))
         else:
-            print(table_text(result), end="")
+            print(printable(table_text(result)), end="")
         print(said)
         if _nothing_measured(result, named):
             reasons = "; ".join(f"{name}: {result.failures[name]}" for name in named)
-            print(f"\nnone of the variants that were named could be measured: {reasons}")
+            told = f"none of the variants that were named could be measured: {reasons}"
+            print(f"\n{printable(told)}")
         sys.stdout.flush()
     except OSError as error:
         forgo(sys.stdout)
