@@ -399,7 +399,7 @@ FAULTS: tuple[tuple[str, str], ...] = (
     ("queries_for_keys", "queries and keys are exchanged"),
     ("key_not_transposed", "keys are not transposed"),
     ("between_channels", "between channels"),
-    ("reshaped_back", "reshaped where it should be transposed"),
+    ("reshaped_back", "transposed and reshaped back"),
     ("viewed", "viewed as (B, H, L, D)"),
     ("merged", "the heads are merged, (B, L, H D)"),
     ("merged_wrongly", "merged by a reshape without a transpose"),

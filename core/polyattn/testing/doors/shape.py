@@ -62,7 +62,7 @@ def _placed(out: Tensor) -> Iterator[tuple[Cause, Tensor]]:
         "the heads are merged by a reshape without a transpose: heads and positions are mixed, "
         "and (B, H, L, D) was asked for"
     )
-    write = "out.transpose(1, 2).reshape(B, L, H * D)  # outside: here, return out"
+    write = "return out  # (B, H, L, D); outside: out.transpose(1, 2).reshape(B, L, H * D)"
     yield Cause(name=wrong, write=write), out.reshape(batch, length, heads * width)
     if batch > 1:
         yield (

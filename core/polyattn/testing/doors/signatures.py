@@ -268,8 +268,8 @@ def _reshaped(sample: Sample, keep: Tensor | None) -> Iterator[Candidate]:
         yield Cause(name=told, write=SCORES), wide.v @ across.mT
         yield Cause(name=told, write=SCORES), wide.v @ across
     out = softmax_of(sample, keep)
-    merged = "out = out.transpose(1, 2).reshape(B, L, H * D)"
-    told = "the output is reshaped where it should be transposed: heads and positions are mixed"
+    merged = "return out  # weights @ v is (B, H, L, D) already; merge the heads outside"
+    told = "the output is transposed and reshaped back: heads and positions are mixed"
     yield Cause(name=told, write=merged), out.transpose(1, 2).reshape(out.shape)
     if wide.q.shape == wide.k.shape == wide.v.shape:
         yield from _split_wrongly(sample, keep)
