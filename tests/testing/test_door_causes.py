@@ -83,6 +83,20 @@ def test_whatever_else_fails_follows_from_the_cause(name: str) -> None:
     assert "besides" not in door.verdict(results)
 
 
+def test_the_remedy_has_a_shape_that_the_door_takes(tmp_path: Path) -> None:
+    path = tmp_path / "merged.py"
+    path.write_text(
+        "import math\n\n\ndef attend(q, k, v):\n"
+        "    scores = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    out = scores.softmax(-1) @ v\n"
+        "    return out.transpose(1, 2).reshape(out.shape)\n"
+    )
+    failure = findings(open_door(f"{path}:attend"))[0].failure
+    assert isinstance(failure, KnownFailure)
+    assert "heads and positions are mixed" in failure.cause.name
+    assert failure.cause.write.startswith("return out  #")
+
+
 def test_a_second_fault_is_found_beside_the_first(tmp_path: Path) -> None:
     path = tmp_path / "both.py"
     path.write_text(
@@ -281,6 +295,7 @@ def test_looking_for_a_name_runs_nothing(tmp_path: Path) -> None:
         ("bare", "correct softmax attention, full; takes no mask"),
         ("square_only", "L = S alone"),
         ("in_blocks_of_64", "lengths that are multiples of 64"),
+        ("softmax_in_float32", "float64 is taken, and computed in a narrower type"),
         ("masked", "masks by attn_mask, where True may attend"),
         ("TrueIsMasked", "True is masked (where it was meant to attend: --true-means attend)"),
     ],

@@ -35,7 +35,7 @@ def claim(subject: FunctionSubject, probe: Probe, known: Flow | None, *, softmax
     if groups is not None:
         subject.calling = dataclasses.replace(calling, grouped=groups)
     wide = probe.tried(probe.sample(value_dim=probe.width + 2)) is not None
-    support = Support(dtypes=_dtypes(probe, known), backward=trying.takes_gradients(probe))
+    support = Support(dtypes=_dtypes(subject, probe, known), backward=trying.takes_gradients(probe))
     subject.capabilities = Capabilities(
         masks=frozenset(masks),
         requires=frozenset({"causal"} if causal else ()),
@@ -87,7 +87,7 @@ def _alignment(probe: Probe, calling: Calling, known: Flow | None) -> str:
     return "the causal flag is checked at L = S" if flag else ""
 
 
-def _dtypes(probe: Probe, known: Flow | None) -> frozenset[torch.dtype]:
+def _dtypes(subject: FunctionSubject, probe: Probe, known: Flow | None) -> frozenset[torch.dtype]:
     """The dtypes it takes. Float64 only where it computes in it: some code narrows inside."""
     taken = {torch.float32}
     for dtype in FLOATS - {torch.float32}:
@@ -106,6 +106,7 @@ def _dtypes(probe: Probe, known: Flow | None) -> frozenset[torch.dtype]:
             # Wider than that, it is no rounding to float32 but an error for the checks to find.
             if 1e-9 < distance(got, softmax_of(sample, keep)) < 1e-6:
                 probe.say("float64 is computed in a narrower type: values are checked in float32")
+                subject.narrowed = dtype
                 continue
         taken.add(dtype)
     return frozenset(taken)

@@ -73,6 +73,8 @@ class FunctionSubject(Subject):
         self.calling = calling
         self.capabilities = Capabilities()
         self.width: int | None = None
+        self.narrowed: torch.dtype | None = None
+        """A dtype that it takes and computes narrower: nothing is compared in it."""
         self.softmax = True
 
     def build(self, sizes: Sizes, dtype: torch.dtype, *, seed: int = 0) -> FunctionInstance:

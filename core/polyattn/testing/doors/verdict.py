@@ -97,9 +97,16 @@ def _takes(subject: FunctionSubject) -> list[str]:
     if claims.grouped_heads == "no":
         told.append("as many key heads as query heads")
     wanted = (torch.float16, torch.bfloat16, torch.float64)
-    missing = [str(x).removeprefix("torch.") for x in wanted if x not in subject.dtypes]
+    missing = [
+        str(x).removeprefix("torch.")
+        for x in wanted
+        if x not in subject.dtypes and x != subject.narrowed
+    ]
     if missing:
         told.append(f"{', '.join(missing)} not taken")
+    if subject.narrowed is not None:
+        name = str(subject.narrowed).removeprefix("torch.")
+        told.append(f"{name} is taken, and computed in a narrower type")
     if not subject.backward:
         told.append("no gradients")
     return told

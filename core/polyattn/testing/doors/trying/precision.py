@@ -30,7 +30,9 @@ def settle_precision(trial: Trial) -> None:
         elif out.dtype != dtype:
             error = f"its output is {str(out.dtype).removeprefix('torch.')}"
         elif dtype == torch.float64 and not _smooth(trial):
-            error = "it computes in a narrower type"
+            told = "float64 is taken, and computed in a narrower type: checked in float32"
+            trial.notes.append(told)
+            continue
         else:
             subject.wide = dtype == torch.float64
             return
