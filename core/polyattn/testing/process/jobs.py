@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from polyattn.errors import PolyattnError
+from polyattn.errors import ConfigError, PolyattnError
 from polyattn.measure.jobs import serve
 from polyattn.measure.worker import Event, end_with_parent
 from polyattn.testing.process.only import LEFT_OUT, meant
@@ -42,16 +42,28 @@ class Plan:
     def of(self, only: Sequence[str]) -> Plan:
         """The same where only some are asked for (``Job.only``). Raises: ConfigError for no check.
 
-        What is left out says nothing, of claims and of expected failures neither.
+        What is left out says nothing, of claims and of expected failures neither. A finding that
+        there is nothing to check is never left out: then no text means a check that is there.
         """
         if not only:
             return self
-        chosen = meant(only, [check.id for check in self.checks])
+        ids = [check.id for check in self.checks]
+        before_all = {x.id for x in self.checks if x.name in _BEFORE_ALL and x.withheld is None}
+        try:
+            chosen = before_all | meant(only, ids)
+        except ConfigError:
+            if len(before_all) < len(ids) or not ids:
+                raise
+            chosen = before_all
         checks = [check if check.id in chosen else _left_out(check) for check in self.checks]
         if len(chosen) == len(checks):
             return self
         told = f"{len(chosen)} of {len(checks)} checks were run, as --only asks"
         return dataclasses.replace(self, checks=checks, verdict=lambda results: told)
+
+
+_BEFORE_ALL = ("check_can_be_built", "check_thing_loads")
+"""They are planned where they have failed."""
 
 
 def _left_out(check: Check) -> Check:
