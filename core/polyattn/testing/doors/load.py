@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -44,13 +44,13 @@ def load_thing(target: str, patience: float | None = None) -> Loaded:
     """
     place, name = _split(target)
     path = Path(place)
-    if place.endswith(".py") and not path.is_file():
-        raise ConfigError(f"{place}: no such file; expected file.py:{name}")
+    if place.endswith(".py"):
+        _need_file(path, name)
     spoken = io.StringIO()
     before = settings()
     with settings_restored(), contextlib.redirect_stdout(spoken):
         try:
-            with limited(patience), contained():
+            with _search_path_kept() as lost, limited(patience), contained():
                 module = _module(place, path)
         except ConfigError:
             raise
@@ -60,7 +60,7 @@ def load_thing(target: str, patience: float | None = None) -> Loaded:
             return Loaded(target, None, f"importing {place} raised {first_line(error)}")
         after = settings()
     thing = _thing(module, place, name)
-    changed = [what for what, value in before.items() if after[what] != value]
+    changed = [what for what, value in before.items() if after[what] != value] + lost
     problem = f"importing {place} changed {', '.join(changed)}" if changed else ""
     if spoken.getvalue().strip() and not problem:
         problem = f"importing {place} printed {spoken.getvalue().strip().splitlines()[0][:80]!r}"
@@ -78,8 +78,7 @@ def look_for(target: str) -> None:
     path = Path(place)
     if not place.endswith(".py"):
         return
-    if not path.is_file():
-        raise ConfigError(f"{place}: no such file; expected file.py:{name}")
+    _need_file(path, name)
     _compiled(path)
     tree = ast.parse(path.read_bytes())
     known = [name for statement in tree.body for name in _bound(statement)]
@@ -136,9 +135,36 @@ def _find_neighbours_of(path: Path) -> None:
     For as long as the process lives: some import in __init__, and others in forward.
     """
     folder = str(path.resolve().parent)
-    if folder in sys.path:
-        sys.path.remove(folder)
-    sys.path.insert(0, folder)
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+
+
+@contextlib.contextmanager
+def _search_path_kept() -> Iterator[list[str]]:
+    """Keep where modules are searched, the list itself too; what a file adds there is kept as well.
+
+    Afterwards: ``sys.path`` among what was changed, if nothing of it was left.
+    """
+    path, entries = sys.path, list(sys.path)
+    lost: list[str] = []
+    try:
+        yield lost
+    finally:
+        now: object = sys.path
+        found = [x for x in now if isinstance(x, str)] if isinstance(now, list | tuple) else []
+        if not set(found) & set(entries):
+            lost.append("sys.path")
+        sys.path = path
+        path[:] = dict.fromkeys([*found, *entries])
+
+
+def _need_file(path: Path, name: str) -> None:
+    """Raises: ConfigError where there is none, or none can be of that name."""
+    try:
+        there = path.is_file()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if not there:
+        raise ConfigError(f"{path}: no such file; expected file.py:{name}")
 
 
 def _compiled(path: Path) -> None:
@@ -147,6 +173,8 @@ def _compiled(path: Path) -> None:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (MemoryError, RecursionError):
+        raise ConfigError(f"{path}: an expression is nested too deeply for Python") from None
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"{path}: {_no_python(path.read_bytes(), error)}") from None
 
