@@ -10,14 +10,20 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tests.testing.correct import Plain
 
 from polyattn.cli import main
 from polyattn.cli.check_report import Report
-from polyattn.testing import check_class
+from polyattn.errors import ConfigError
+from polyattn.testing import check_class, subjects_of_class
+from polyattn.testing.doors.load import load_thing, look_for
+from polyattn.testing.planned import Check
 from polyattn.testing.process.contained import Escaped, TimeUp, contained, limited
+from polyattn.testing.process.jobs import Plan
 from polyattn.testing.process.worker import Job, Suite
 from polyattn.testing.results import Status
+from polyattn.testing.tools.cases import SQUARE
 
 HOSTILE = """
 import sys
@@ -203,3 +209,71 @@ def test_a_limit_ends_with_its_block_and_leaves_an_outer_one_alone():
         time.sleep(5)
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+@pytest.mark.parametrize("name", ["check_can_be_built[defaults]", "check_thing_loads"])
+def test_that_nothing_could_be_built_is_never_left_out_by_only(name):
+    def ready(id):
+        return Check(id, run=lambda: None)
+
+    def run(checks, *only):
+        plan = Plan(checks, (), lambda check, results: "", lambda results: "")
+        return [x.id for x in plan.of(only).checks if x.withheld is None]
+
+    assert run([ready(name)], "check_output_shape") == [name]
+    assert run([ready(name), ready("check_a"), ready("check_b")], "check_a") == [name, "check_a"]
+    for there in ([ready("check_a")], [ready(name), ready("check_a")], []):
+        with pytest.raises(ConfigError, match="no such check"):
+            run(there, "check_output_shape")
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        ("None", "changed sys.path"),
+        ("['/nowhere']", "changed sys.path"),
+        ("['/nowhere', *sys.path]", ""),
+        ("type('Odd', (list,), {'__contains__': lambda *given: True})(sys.path)", ""),
+    ],
+)
+def test_a_file_that_replaces_the_search_path_is_told_so_and_the_next_one_loads(
+    tmp_path, monkeypatch, made, problem
+):
+    monkeypatch.setattr("sys.path", list(sys.path))
+    before = sys.path
+    (tmp_path / "replaces.py").write_text(f"import sys\nsys.path = {made}\ndef f(q, k, v): ...\n")
+    (tmp_path / "after.py").write_text("def f(q, k, v): ...\n")
+    told = load_thing(f"{tmp_path}/replaces.py:f").problem
+    assert told.endswith(problem)
+    assert bool(told) == bool(problem)
+    assert sys.path is before
+    assert load_thing(f"{tmp_path}/after.py:f").problem == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("deep.py", "f = " + "-" * 200_000 + "1", "nested too deeply"),
+        ("dots.py", "f = x" + ".a" * 200_000, "nested too deeply"),
+        ("n" * 300 + ".py", None, "cannot be read: File name too long"),
+    ],
+)
+@pytest.mark.parametrize("ask", [look_for, load_thing])
+def test_an_odd_file_is_a_wrong_question(tmp_path, ask, name, source, said):
+    if source is not None:
+        (tmp_path / name).write_text(source)
+    with pytest.raises(ConfigError, match=said):
+        ask(f"{tmp_path}/{name}:f")
+
+
+def test_the_shape_that_is_expected_is_that_of_the_inputs_before_the_call():
+    class Empties(Plain):
+        def forward(self, q, *others):
+            out = super().forward(q, *others)
+            q.data = torch.zeros(0)
+            return out
+
+    subject = subjects_of_class("Empties", Empties)[""]
+    sample = subject.draw(SQUARE)
+    shape = (*sample.q.shape[:3], sample.v.shape[3])
+    assert tuple(subject.at(SQUARE)(sample).shape) == shape

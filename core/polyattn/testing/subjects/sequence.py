@@ -132,10 +132,11 @@ class Instance(ABC):
 
     def __call__(self, sample: Sample) -> Tensor:
         """The output (B, H, L, Dv), whatever its values. Raises: Mismatch for anything else."""
-        with blaming(sample.describe()):
+        # Before the call, which may resize what it is given.
+        expected, given = (*sample.q.shape[:3], sample.v.shape[3]), sample.describe()
+        with blaming(given):
             got = self.raw(sample)
-        expected = (*sample.q.shape[:3], sample.v.shape[3])
-        return need_shape("the output", got, expected, sample.describe())
+        return need_shape("the output", got, expected, given)
 
     def run(self, sample: Sample, grad_out: Tensor | None = None) -> Outcome:
         """Forward and backward; ``grad_out`` defaults to fixed random numbers."""
