@@ -97,6 +97,35 @@ def test_the_remedy_has_a_shape_that_the_door_takes(tmp_path: Path) -> None:
     assert failure.cause.write.startswith("return out  #")
 
 
+def test_a_wrong_gradient_is_told_without_its_matrices(tmp_path: Path) -> None:
+    path = tmp_path / "detached.py"
+    path.write_text(
+        "import math\n\n\ndef attend(q, k, v):\n"
+        "    scores = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    odds = (scores - scores.amax(-1, keepdim=True)).exp()\n"
+        "    return odds / odds.sum(-1, keepdim=True).detach() @ v\n"
+    )
+    checks = [x for x in open_door(f"{path}:attend").checks() if x.name == "check_gradcheck"]
+    results = run_checks(checks, on_fail="collect")
+    told = {result.reason for result in results if result.failure}
+    assert told == {"Jacobian mismatch for output 0 of q"}
+
+
+def test_reasons_are_sentences_and_true() -> None:
+    door = open_door(f"{HERE / 'things.py'}:bare", Wishes(causal=True))
+    reasons = {check.name: check.reason for check in door.checks()}
+    assert "it is full attention, and was asked for as causal" in reasons.values()
+    assert "no reference matched" not in reasons.values()
+    door = open_door(f"{HERE / 'things.py'}:bare")
+    reasons = {check.name: check.reason for check in door.checks()}
+    expected = "no mask is claimed that could leave a row without a key"
+    assert reasons["check_fully_masked_rows"] == expected
+    inverted = findings(
+        open_door(f"{HERE / 'things.py'}:TrueIsMasked", Wishes(true_means="attend"))
+    )
+    assert "mask full" not in str(inverted[0].failure)
+
+
 def test_a_second_fault_is_found_beside_the_first(tmp_path: Path) -> None:
     path = tmp_path / "both.py"
     path.write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
@@ -78,8 +79,14 @@ def _finite_differences(
                 fast_mode=sum(x.numel() for x in leaves.values()) > 500,
             )
         except GradcheckError as error:
-            told = " ".join(str(error).split())[:300]
-            raise Mismatch(Seen(what=told, given=sample.describe())) from error
+            what = _mismatch(str(error), list(leaves))
+            raise Mismatch(Seen(what=what, given=sample.describe())) from error
+
+
+def _mismatch(told: str, names: list[str]) -> str:
+    """What torch says of a wrong gradient, without the two matrices, and the tensor by its name."""
+    told = " ".join(told.split()).partition(", numerical:")[0][:160]
+    return re.sub(r"with respect to input (\d+)", lambda x: f"of {names[int(x[1])]}", told)
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -216,7 +216,10 @@ def _root(
     cause: Cause,
     follows: Explains,
 ) -> Root:
-    seen = Seen(what=f"{cause.name} ({cause.seen})", given=probe.sample().describe())
+    given = probe.sample().describe()
+    if property in (MASKS, EMPTY_ROWS):
+        given = given.replace("mask full, ", "")  # What the mask was, the cause says.
+    seen = Seen(what=f"{cause.name} ({cause.seen})", given=given)
     return Root(failing(name, label, property, seen, cause), follows, cause.name)
 
 

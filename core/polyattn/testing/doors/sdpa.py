@@ -243,7 +243,11 @@ def _walked_through(
     subject.has_definition = subject.sees_all = right or scale is not None
     if not subject.has_definition:
         subject.why_no_definition = (
-            "--reference none" if wishes.reference == "none" else "no reference matched"
+            "--reference none"
+            if wishes.reference == "none"
+            else f"it is {matched} attention, and was asked for as {flow}"
+            if matched is not None
+            else "no reference matched"
         )
     small = (probe.length, probe.width) == (6, 8)
     if found.fixed or not small or keeps_its_width(probe, flow if right else None):

@@ -106,7 +106,7 @@ def _together(subject: Subject) -> Iterator[Check]:
         yield without_definition(subject, check)
         return
     if not combinations:
-        yield _missing(check, "two at once")
+        yield not_claimed(check, "no two masks are claimed that could be given at once")
     # Two keys are soon all closed: for code that claims nothing that is another question too.
     shapes = (SQUARE, RECTANGULAR) if subject.raw_masks else (SQUARE, RECTANGULAR, TWO)
     for parts in combinations:
@@ -134,7 +134,7 @@ def _emptied(subject: Subject) -> Iterator[Check]:
     taken = subject.capabilities.masks
     cases = [case for case, needs in EMPTIED.items() if needs <= taken]
     if not cases:
-        yield _missing(check, "any that can empty a row")
+        yield not_claimed(check, "no mask is claimed that could leave a row without a key")
     for case in cases:
         yield planned(check, case, subject, case, may_refuse=len(EMPTIED[case]) > 1)
 
