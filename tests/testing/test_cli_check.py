@@ -49,6 +49,12 @@ def test_what_fails_exits_1_and_is_explained(
     assert re.search(r"^not claimed  \d+ checks: no decoding state is claimed$", out, re.MULTILINE)
 
 
+def test_a_model_that_sees_both_ways_can_be_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = f"{THINGS.with_name('things_models.py')}:SeesAll"
+    assert polyattn(monkeypatch, "check", target, "--as", "lm") == 1
+    assert polyattn(monkeypatch, "check", target, "--as", "lm", "--not-causal") == 0
+
+
 def test_json_is_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert polyattn(monkeypatch, "check", f"{THINGS}:prints", "--as", "sdpa", "--json") == 1
     report = json.loads(capsys.readouterr().out)[0]

@@ -22,6 +22,7 @@ def check(
     every: asks.Every = False,
     door: asks.Door = None,
     causal: asks.Causal = False,
+    not_causal: asks.NotCausal = False,
     mask_arg: asks.MaskArg = None,
     true_means: asks.TrueMeans = None,
     reference: asks.Reference = None,
@@ -49,6 +50,7 @@ def check(
         "vocab": vocab,
         "cache_arg": cache_arg,
         "causal": causal,
+        "not_causal": not_causal,
     }
     question = Question(
         target=target,

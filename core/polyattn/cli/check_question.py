@@ -34,6 +34,10 @@ Door = Annotated[
 Causal = Annotated[
     bool, typer.Option("--causal", help="It is meant to be causal (else: found out).")
 ]
+NotCausal = Annotated[
+    bool,
+    typer.Option("--not-causal", help="The language model sees both ways (lm; else: causal)."),
+]
 MaskArg = Annotated[
     str | None,
     typer.Option("--mask-arg", metavar="NAME", help="The argument that takes a mask."),
