@@ -65,11 +65,11 @@ LEFT: dict[str, Callable[[], object]] = {
     "time.perf_counter": replace_the_clock,
     "the recursion limit": lambda: sys.setrecursionlimit(200),
     "whether a timer runs": lambda: signal.setitimer(signal.ITIMER_PROF, 1000),
-    "handlers of signals (SIGUSR1)": lambda: signal.signal(signal.SIGUSR1, print),
 }
 WATCHED: dict[str, Callable[[], object]] = {
     **LEFT,
     "the environment (POLYATTN_PLANTED)": lambda: os.environ.update(POLYATTN_PLANTED="1"),
+    "handlers of signals (SIGUSR1)": lambda: signal.signal(signal.SIGUSR1, print),
     "the mask of new files": lambda: os.umask(0o007),
     "whether denormal numbers are zero": lambda: torch.set_flush_denormal(True),
     "oneDNN from True to False": lambda: torch._C._set_mkldnn_enabled(False),
@@ -113,7 +113,13 @@ def test_what_was_left_behind_is_told_before_what_came_of_it() -> None:
 @pytest.mark.parametrize("told", WATCHED)
 def test_what_a_call_changes_is_named_and_put_back(told: str) -> None:
     def state() -> list[object]:
-        return [dict(os.environ), gc.isenabled(), os.umask(os.umask(0o022)), 1e-310 / 2 == 0]
+        return [
+            dict(os.environ),
+            signal.getsignal(signal.SIGUSR1),
+            gc.isenabled(),
+            os.umask(os.umask(0o022)),
+            1e-310 / 2 == 0,
+        ]
 
     os.umask(0o022)
     before = state()
@@ -190,3 +196,11 @@ def test_that_nondeterminism_only_warns_is_kept_and_watched() -> None:
         assert changed == ["whether others only warn from True to False"]
         assert torch.are_deterministic_algorithms_enabled()
         assert torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def test_what_tries_a_function_puts_the_functions_of_torch_back() -> None:
+    with settings_restored():
+        replace_functions()
+        torch.set_flush_denormal(True)
+    works()
+    assert 1e-310 / 2 > 0

@@ -44,12 +44,14 @@ def settings() -> dict[str, object]:
 
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
-    """Put the settings and the random states back as they were, whatever happens inside."""
-    before, seeds = settings(), _random_states()
+    """Put the settings, the random states and torch's functions back as they were, whatever
+    happens inside."""
+    before, seeds, functions = settings(), _random_states(), _functions()
     try:
         with warnings.catch_warnings():
             yield
     finally:
+        _put_functions(functions)
         _put_back(_SETTINGS, before)
         _set_random_states(seeds)
 
@@ -68,8 +70,7 @@ def surroundings_restored() -> Iterator[list[str]]:
         yield left
     finally:
         replaced = _replaced(functions)
-        if replaced:
-            _put_functions(functions)
+        _put_functions(functions)
         # All is read before anything is put back: one setting may carry another with it.
         now, now_inside = _read(_SURROUNDINGS), settings()
         changed = _changed(inside, now_inside) + _changed(before, now)
@@ -226,6 +227,11 @@ def _put_default_device(name: str) -> None:
     _put_function_modes(others)
 
 
+def _flushes() -> bool:
+    """Whether numbers too small to be normal count as zero: for Python as for torch."""
+    return sys.float_info.min / 2 == 0
+
+
 _INFERENCE_MODE: Any = torch.inference_mode
 _ENTER: Any = TorchDispatchMode.__enter__
 _LEAVE: Any = TorchDispatchMode.__exit__
@@ -260,6 +266,7 @@ _SETTINGS: dict[str, Setting] = {
     "anomaly detection": Setting(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
     "the default device": Setting(_default_device, _put_default_device),
     "the current directory": Setting(_directory, _enter_directory),
+    "whether denormal numbers are zero": Setting(_flushes, torch.set_flush_denormal),
     "oneDNN": Setting(_C._get_mkldnn_enabled, _C._set_mkldnn_enabled),
 }
 
@@ -312,11 +319,6 @@ def _put_timers(run: bool) -> None:
         signal.setitimer(timer, 0)
 
 
-def _flushes() -> bool:
-    """Whether numbers too small to be normal count as zero: for Python as for torch."""
-    return sys.float_info.min / 2 == 0
-
-
 def _collect(on: bool) -> None:
     gc.enable() if on else gc.disable()
 
@@ -327,7 +329,6 @@ _SURROUNDINGS: dict[str, Setting] = {
     "the handlers of signals": Setting(_handlers, _put_handlers),
     _ENVIRONMENT: Setting(_environment, _put_environment),
     "the mask of new files": Setting(_mask_of_new_files, os.umask),
-    "whether denormal numbers are zero": Setting(_flushes, torch.set_flush_denormal),
     "whether garbage is collected": Setting(gc.isenabled, _collect),
 }
 _BREAKS_WHAT_FOLLOWS = frozenset(
@@ -338,7 +339,6 @@ _BREAKS_WHAT_FOLLOWS = frozenset(
         "inference mode",
         "the current directory",
         "whether a timer runs",
-        "the handlers of signals",
     }
 )
 
@@ -356,7 +356,7 @@ _SPACES: dict[str, Any] = {
 
 def _functions() -> dict[str, dict[str, Any]]:
     """The functions that everything here rests on, by the module or class that holds them."""
-    return {name: dict(vars(space)) for name, space in _SPACES.items()}
+    return {name: vars(space).copy() for name, space in _SPACES.items()}
 
 
 def _differing(before: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
