@@ -413,6 +413,18 @@ class SplitsByView(Attention):
         return x.reshape(len(x), HEADS, x.shape[1], -1)
 
 
+class IgnoresItsMask(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x)
+
+
+class IsComplex(nn.Linear):
+    """Moved to a real dtype it would answer."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH, dtype=torch.complex64)
+
+
 class AttendsOverTheBatch(Attention):
     """Written for the sequence first, and not told so."""
 

@@ -30,7 +30,7 @@ from polyattn.testing.doors.trying.arguments import (
 )
 from polyattn.testing.doors.trying.hearing import hearing, mixing
 from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
-from polyattn.testing.doors.trying.precision import settle_precision
+from polyattn.testing.doors.trying.precision import complex_parameters, settle_precision
 from polyattn.testing.doors.trying.steadiness import training_is_plain, unsteadiness
 from polyattn.testing.doors.trying.trial import Trial
 from polyattn.testing.doors.trying.waking import settle_waking
@@ -89,6 +89,8 @@ def model_door(
 def _opened(trial: Trial, wishes: ModelWishes) -> NetworkDoor:
     subject = trial.subject
     assert isinstance(subject, ModelSubject)
+    if problem := complex_parameters(trial):
+        return shut(problem, ())
     required = required_arguments(trial.running.function)
     if required is not None:
         subject.manner = Manner(sources=required[0], fixed=required[1])

@@ -22,13 +22,14 @@ from polyattn.testing.doors.suspects import Suspecting
 from polyattn.testing.doors.trying.arguments import (
     find_padding,
     find_weights_flag,
+    ignored_mask,
     number_of,
     parameters_of,
     required_arguments,
 )
 from polyattn.testing.doors.trying.hearing import hearing, say_of_hearing
 from polyattn.testing.doors.trying.lengths import find_lengths, find_longest
-from polyattn.testing.doors.trying.precision import settle_precision
+from polyattn.testing.doors.trying.precision import complex_parameters, settle_precision
 from polyattn.testing.doors.trying.steadiness import training_is_plain, unsteadiness
 from polyattn.testing.doors.trying.trial import Trial
 from polyattn.testing.doors.trying.waking import settle_waking
@@ -92,6 +93,8 @@ def module_door(
 def _opened(trial: Trial, wishes: ModuleWishes) -> NetworkDoor:
     subject = trial.subject
     assert isinstance(subject, ModuleSubject)
+    if problem := complex_parameters(trial):
+        return shut(problem, ())
     if not _answered(trial, wishes):
         return shut(trial.error, tuple(trial.notes))
     if subject.any_length:
@@ -135,6 +138,8 @@ def _who_hears_whom(trial: Trial, wishes: ModuleWishes) -> None:
     subject.silenced = training_is_plain(trial)
     if padding is None and wishes.mask_arg is not None:
         trial.notes.append(f"{wishes.mask_arg} closes nothing when it is given padding")
+    if padding is None and (name := ignored_mask(trial)):
+        trial.doubts.append(f"its argument {name} is never used")
     if subject.any_length and moved is not None and not padding:
         _order(trial)
 

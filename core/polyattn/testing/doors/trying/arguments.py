@@ -89,6 +89,28 @@ def find_padding(trial: Trial, name: str | None, true_means: str | None) -> Padd
     return None
 
 
+def ignored_mask(trial: Trial) -> str:
+    """An argument that is named as a mask, is given one, and changes nothing; empty if none."""
+    subject = trial.subject
+    x, before = subject.draw(2, subject.fit(6)), subject.manner
+    keep = torch.ones(x.shape[:2], dtype=torch.bool)
+    keep[:, 1:] = False
+    plain = trial.tried(x)
+    names = [n for n in PADDING_NAMES if n in parameters_of(trial.running.function)]
+    if plain is None:
+        return ""
+    for name in names:
+        outs = []
+        for padding in _forms(name, None):
+            subject.manner = dataclasses.replace(before, padding=padding)
+            outs.append(trial.tried(x, keep=keep))
+        subject.manner = before
+        answered = [out for out in outs if out is not None]
+        if answered and all(torch.equal(out, plain) for out in answered):
+            return name
+    return ""
+
+
 def _forms(name: str, true_means: str | None) -> Iterator[Padding]:
     meanings: tuple[Meaning, ...] = ("attend", "masked", "ones", "numbers", "floats")
     if true_means is not None:

@@ -42,6 +42,30 @@ def settle_precision(trial: Trial) -> None:
     trial.rebuilt()
 
 
+def complex_parameters(trial: Trial) -> str:
+    """Why nothing can be asked of complex parameters; empty where there are none.
+
+    A complex buffer, such as a table of rotations, is doubted: it turns real alike, where a model
+    is moved to a dtype, and not where it is not.
+    """
+    with trial.guarded():
+        made = trial.subject.make()
+    if not isinstance(made, nn.Module):
+        return ""
+    names = [name for name, x in made.named_parameters() if x.dtype.is_complex]
+    if names:
+        return (
+            f"its parameters are complex ({', '.join(names[:3])}): the checks move it to real "
+            f"dtypes, which drops their imaginary parts; keep them as torch.view_as_real gives them"
+        )
+    names = [name for name, x in made.named_buffers() if x.dtype.is_complex]
+    if names:
+        told = f"{', '.join(names[:3])} is complex: to(dtype) makes it real, here as elsewhere"
+        trial.notes.append(told)
+        trial.doubts.append(told)
+    return ""
+
+
 def _size(function: Any) -> int:
     parameters = function.parameters() if isinstance(function, nn.Module) else ()
     return sum(parameter.numel() for parameter in parameters)
