@@ -126,6 +126,25 @@ def test_reasons_are_sentences_and_true() -> None:
     assert "mask full" not in str(inverted[0].failure)
 
 
+def test_an_order_that_is_asked_for_is_not_found_out(tmp_path: Path) -> None:
+    """Attention across the heads is right attention in another order."""
+    path = tmp_path / "across.py"
+    path.write_text(
+        "import math\n\n\ndef attend(q, k, v):\n"
+        "    q, k, v = (t.transpose(1, 2) for t in (q, k, v))\n"
+        "    scores = q @ k.mT / math.sqrt(q.shape[-1])\n"
+        "    return (scores.softmax(-1) @ v).transpose(1, 2)\n"
+    )
+    told = open_door(f"{path}:attend").verdict(())
+    assert "reads (B, L, H, D), where (B, H, L, D) may have been meant" in told
+    meant = open_door(f"{path}:attend", Wishes(layout="blhd"))
+    assert "may have been meant" not in meant.verdict(())
+    assert meant.subject is not None
+    assert meant.subject.has_definition
+    wrong = open_door(f"{path}:attend", Wishes(layout="bhld"))
+    assert findings(wrong)[0].name == "check_matches_reference"
+
+
 def test_a_second_fault_is_found_beside_the_first(tmp_path: Path) -> None:
     path = tmp_path / "both.py"
     path.write_text(

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from polyattn.errors import ConfigError, suggestion
 from polyattn.testing.doors.hf import hf_door
+from polyattn.testing.doors.layout import ORDERS, Order
 from polyattn.testing.doors.lm import ModelWishes, model_door
 from polyattn.testing.doors.load import load_thing
 from polyattn.testing.doors.module import ModuleWishes, module_door
@@ -54,13 +55,14 @@ class Flags:
     mask_arg: str | None = None
     true_means: Literal["attend", "mask"] | None = None
     reference: Literal["softmax", "none"] = "softmax"
+    layout: Order | None = None
     width: int | None = None
     vocab: int | None = None
     cache_arg: str | None = None
 
 
 FLAGS_OF: Mapping[str, frozenset[str]] = {
-    "sdpa": frozenset({"causal", "mask_arg", "true_means", "reference"}),
+    "sdpa": frozenset({"causal", "mask_arg", "true_means", "reference", "layout"}),
     "hf": frozenset({"causal", "true_means", "reference"}),
     "module": frozenset({"causal", "mask_arg", "true_means", "width"}),
     "lm": frozenset({"not_causal", "mask_arg", "true_means", "vocab", "cache_arg"}),
@@ -156,6 +158,8 @@ def _known(door: str, flags: Flags) -> None:
             name = field.name.replace("_", "-")
             doors = " or ".join(f"--as {x}" for x, known in FLAGS_OF.items() if field.name in known)
             raise ConfigError(f"--{name} belongs to {doors}, not to --as {door}")
+    if flags.layout is not None and flags.layout not in ORDERS:
+        raise ConfigError(f"--layout {flags.layout}: expected {' or '.join(ORDERS)}")
     for name in ("width", "vocab"):
         value = getattr(flags, name)
         if value is not None and value < 1:
@@ -191,6 +195,7 @@ def _wishes(flags: Flags) -> Wishes:
         mask_arg=flags.mask_arg,
         true_means=flags.true_means,
         reference=flags.reference,
+        layout=flags.layout,
     )
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from polyattn.testing.doors.causes import Cause
 from polyattn.testing.doors.diagnose import pattern, recognised
 from polyattn.testing.doors.function import Flow
-from polyattn.testing.doors.layout import LAYOUTS, NATIVE, Layout
+from polyattn.testing.doors.layout import LAYOUTS, NATIVE, ORDERS, Layout, Order
 from polyattn.testing.doors.probe import Probe, flow_of, sizes_it_takes
 from polyattn.testing.doors.reference import LOOSE, distance, softmax_of, triangle
 from polyattn.testing.doors.scales import scale_of
@@ -27,8 +27,10 @@ class Found:
     """It is right at this width alone."""
 
 
-def find_layout(probe: Probe, *, softmax: bool = True) -> Found | None:
+def find_layout(probe: Probe, *, softmax: bool = True, layout: Order | None = None) -> Found | None:
     """Set the probe to the layout that fits best; None where no layout is answered.
+
+    layout: the only one that is tried, where the user names it.
 
     Four dimensions before fewer: the first in which it is softmax attention, then the first in
     which what is wrong has a name; else the first in which positions are mixed, and heads and
@@ -36,10 +38,11 @@ def find_layout(probe: Probe, *, softmax: bool = True) -> Found | None:
     """
     answered: list[Found] = []
     error = ""
-    for layouts in (LAYOUTS[:4], LAYOUTS[4:]):
+    tried = (LAYOUTS[:4], LAYOUTS[4:]) if layout is None else ((ORDERS[layout],),)
+    for layouts in tried:
         here = []
-        for layout in layouts:
-            found = _answered(probe, layout, softmax)
+        for one in layouts:
+            found = _answered(probe, one, softmax)
             error = error or probe.error
             if found is not None and found.flow is not None:
                 return _settled(probe, found)

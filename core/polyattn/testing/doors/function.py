@@ -34,6 +34,8 @@ class Calling:
     """What it does without being asked: nothing, or causal attention."""
     layout: Layout = NATIVE
     """The order of dimensions that it speaks."""
+    layout_told: bool = False
+    """That order was named by the user, and not found out."""
     in_tuple: bool = False
     """The output is the first entry of a tuple."""
     scale: float | str | None = None

@@ -125,3 +125,6 @@ LAYOUTS = (
     Layout("(L, D)", (0, 1), folded=True, alone=True),
 )
 """The orders that are tried: four of four dimensions, the suite's own first, then fewer."""
+Order = Literal["bhld", "blhd"]
+ORDERS: Mapping[Order, Layout] = {"bhld": NATIVE, "blhd": LAYOUTS[1]}
+"""The orders that can be asked for by name."""

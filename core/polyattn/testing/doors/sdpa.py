@@ -22,6 +22,7 @@ from polyattn.testing.doors.claims import claim
 from polyattn.testing.doors.diagnose import RANDOM, nearest, not_finite
 from polyattn.testing.doors.find import Found, find_layout, keeps_its_width
 from polyattn.testing.doors.function import Calling, Flow, Function, FunctionSubject
+from polyattn.testing.doors.layout import ORDERS, Order
 from polyattn.testing.doors.load import load_thing
 from polyattn.testing.doors.masks import adds_floats, find_mask, takes_flag_with_mask
 from polyattn.testing.doors.probe import Probe
@@ -58,6 +59,7 @@ class Wishes:
     mask_arg: str | None = None
     true_means: Literal["attend", "mask"] | None = None
     reference: Literal["softmax", "none"] = "softmax"
+    layout: Order | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +188,7 @@ def _door_of(name: str, make: Callable[[], Function], probe: Probe, wishes: Wish
     cause = misplaced(probe)
     if cause is not None:
         return _shut(probe, _answer(probe), cause)
-    found = find_layout(probe, softmax=wishes.reference != "none")
+    found = find_layout(probe, softmax=wishes.reference != "none", layout=wishes.layout)
     if found is None:
         return _shut(probe, _answer(probe))
     got = probe.tried(probe.sample())
@@ -228,6 +230,7 @@ def _walked_through(
     calling = Calling(
         flow=flow,
         layout=found.layout,
+        layout_told=wishes.layout is not None,
         meddles=trying.meddles(probe),
         in_tuple=_in_tuple(probe),
         scale=scale,
@@ -327,6 +330,8 @@ def _asked_for(wishes: Wishes) -> Iterator[str]:
     if wishes.true_means:
         meant = "is masked" if wishes.true_means == "mask" else "may attend"
         yield f"asked for: True {meant} (--true-means {wishes.true_means})"
+    if wishes.layout:
+        yield f"asked for: inputs as {ORDERS[wishes.layout].name} (--layout {wishes.layout})"
     if wishes.reference == "none":
         yield "asked for: no reference (--reference none)"
 

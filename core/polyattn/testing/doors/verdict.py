@@ -86,7 +86,9 @@ def _takes(subject: FunctionSubject) -> list[str]:
     calling, claims = subject.calling, subject.capabilities
     told = []
     if not calling.layout.native:
-        told.append(f"reads {calling.layout.name}")
+        sure = calling.layout_told or calling.layout.folded
+        meant = "" if sure else ", where (B, H, L, D) may have been meant"
+        told.append(f"reads {calling.layout.name}{meant}")
     if subject.width is not None:
         told.append(f"for heads of width {subject.width}")
     if claims.lengths.multiple_of > 1:
