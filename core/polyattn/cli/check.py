@@ -23,6 +23,7 @@ def check(
     door: asks.Door = None,
     causal: asks.Causal = False,
     not_causal: asks.NotCausal = False,
+    layout: asks.Layout = None,
     mask_arg: asks.MaskArg = None,
     true_means: asks.TrueMeans = None,
     reference: asks.Reference = None,
@@ -51,6 +52,7 @@ def check(
         "cache_arg": cache_arg,
         "causal": causal,
         "not_causal": not_causal,
+        "layout": layout,
     }
     question = Question(
         target=target,

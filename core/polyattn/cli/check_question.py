@@ -38,6 +38,15 @@ NotCausal = Annotated[
     bool,
     typer.Option("--not-causal", help="The language model sees both ways (lm; else: causal)."),
 ]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="bhld|blhd",
+        help="The order of q, k and v: batch, heads, length, width, or heads third (else: found "
+        "out).",
+    ),
+]
 MaskArg = Annotated[
     str | None,
     typer.Option("--mask-arg", metavar="NAME", help="The argument that takes a mask."),

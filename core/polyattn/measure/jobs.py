@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
-from polyattn.measure.worker import Event
+from polyattn.measure.worker import Event, end_with_parent
 
 
 def _machine(request: Mapping[str, Any]) -> Iterator[Event]:
@@ -75,6 +75,7 @@ def serve(requests: IO[str], answers: IO[str], jobs: Jobs = JOBS) -> None:
 def main() -> None:
     """Serve on standard input and output. A plugin that prints must not break the protocol: what
     it writes to standard output goes to standard error."""
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, answers)

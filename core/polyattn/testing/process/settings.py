@@ -75,6 +75,7 @@ def surroundings_restored() -> Iterator[list[str]]:
         now, now_inside = _read(_SURROUNDINGS), settings()
         changed = _changed(inside, now_inside) + _changed(before, now)
         left += [told for name, told in changed if name in _BREAKS_WHAT_FOLLOWS]
+        left += ["the current directory, which is gone"] if _directory() == _GONE else []
         left += replaced[:_TOLD]
         if len(sys.modules) != modules:
             before[_ENVIRONMENT] = now[_ENVIRONMENT]
@@ -142,11 +143,14 @@ _TOLD = 4
 """So many of many changes of one kind are named."""
 
 
+_GONE = "one that is there no more"
+
+
 def _directory() -> str:
     try:
         return os.getcwd()
     except OSError:
-        return "one that is there no more"
+        return _GONE
 
 
 def _enter_directory(path: str) -> None:
@@ -337,7 +341,6 @@ _BREAKS_WHAT_FOLLOWS = frozenset(
         "the function modes of torch",
         "the dispatch modes of torch",
         "inference mode",
-        "the current directory",
         "whether a timer runs",
     }
 )
@@ -365,6 +368,8 @@ def _differing(before: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, s
         if len(now) == len(held) and all(map(operator.is_, now.values(), held.values())):
             continue
         for key, function in held.items():
+            if (name, key) in _REPLACED_BY_TORCH:
+                continue
             same = now.get(key) is function or _wrapped_by_torch(now.get(key), function)
             if callable(function) and not same:
                 yield name, key
@@ -372,6 +377,10 @@ def _differing(before: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, s
             bases = _SPACES[name].__mro__[1:]
             new = now.keys() - held.keys()
             yield from ((name, key) for key in new if any(key in vars(x) for x in bases))
+
+
+_REPLACED_BY_TORCH = frozenset({("torch", "Storage")})
+"""What torch exchanges itself, together with the default dtype."""
 
 
 def _wrapped_by_torch(now: Any, before: Any) -> bool:
