@@ -86,7 +86,9 @@ def _finite_differences(
 def _mismatch(told: str, names: list[str]) -> str:
     """What torch says of a wrong gradient, without the two matrices, and the tensor by its name."""
     told = " ".join(told.split()).partition(", numerical:")[0][:160]
-    return re.sub(r"with respect to input (\d+)", lambda x: f"of {names[int(x[1])]}", told)
+    # Of second derivatives the gradient of the output is an input, too: the last.
+    every = [*names, "the gradient of the output"]
+    return re.sub(r"with respect to input (\d+)", lambda x: f"of {every[int(x[1])]}", told)
 
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {

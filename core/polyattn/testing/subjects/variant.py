@@ -371,6 +371,8 @@ def _with_its_claims(
     variant: type[SequenceAttention] | type[FeatureMapAttention], config: Options, make: Maker
 ) -> AnySubject:
     """Raises: Mismatch where ``capabilities_for`` gives something else; what building it raises."""
+    if issubclass(variant, Operation):
+        return make()  # Its members claim.
     maps = issubclass(variant, FeatureMapAttention)
     kind = FeatureMapCapabilities if maps else Capabilities
     claims: object = variant.capabilities_for(config)
