@@ -65,7 +65,8 @@ def test_an_entry_that_failed_says_so() -> None:
     found = json.loads((HALL / "found.json").read_text())["entries"]
     for entry in hall().load_entries():
         failed = found[entry["adapter"]]["failed"]
-        assert (entry["verdict"] == "right") == (not failed), (entry["adapter"], failed)
+        spared = entry["verdict"] == "right" or "told in a note" in entry["verdict"]
+        assert spared == (not failed), (entry["adapter"], failed)
 
 
 def test_adapters_and_reproductions_are_short() -> None:
