@@ -58,7 +58,8 @@ def check(entry: dict[str, Any]) -> dict[str, Any]:
     failed: dict[str, str] = {}
     for result in report["results"]:
         if result["status"] in ("failed", "error"):
-            failed.setdefault(result["id"].partition("[")[0], result["reason"])
+            told = result["reason"].replace(f"{HERE.parent}/", "")  # the same on every machine
+            failed.setdefault(result["id"].partition("[")[0], told)
     statuses = [result["status"] for result in report["results"]]
     return {
         "version": version(entry["package"]),
