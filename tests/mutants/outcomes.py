@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -130,5 +131,6 @@ def score(records: Iterable[Record], same: Mapping[str, str]) -> Score:
     )
 
 
+@cache
 def every_mutant() -> dict[str, Mutant]:
     return {mutant.id: mutant for path in files() for mutant in mutants(path)}
