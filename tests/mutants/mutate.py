@@ -23,6 +23,8 @@ SOURCES = Path(__file__).parents[2] / "plugins" / "polyattn_plugins"
 
 LEFT_ALONE = frozenset({"examples", "_flash_on_cuda", "_refused_on_cuda"})
 """Functions that are no part of what is checked here."""
+ELSEWHERE = frozenset({"__init__.py", "fused.py"})
+"""Files of which nothing runs in the suite on a CPU."""
 TEXTS = frozenset({"Refusal", "Field"})
 """Calls whose arguments speak to people, or are a choice that no check can know."""
 KERNELS = ("_kernel", "_backward", "_chunks")
@@ -79,7 +81,7 @@ class Mutant:
 
 def files() -> list[Path]:
     """The files that mutants are made of."""
-    return [path for path in sorted(SOURCES.glob("*.py")) if path.name != "__init__.py"]
+    return [path for path in sorted(SOURCES.glob("*.py")) if path.name not in ELSEWHERE]
 
 
 @cache

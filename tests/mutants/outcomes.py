@@ -25,6 +25,8 @@ SHARES = {"dropped_argument": 1 / 8, "swapped_arguments": 1 / 8}
 """The share of mutants that are made, by operator: of these there are many, and most raise."""
 SHARE = 1 / 3
 """That of all others."""
+MOST = 40
+"""Of one file no more than these, those drawn first: each file is asked about as much."""
 LIVED = frozenset({"survived", "error"})
 """The outcomes that count as not killed: a check that breaks has not said what is wrong."""
 
@@ -78,8 +80,14 @@ def operator_of(id: str) -> str:
 
 
 def chosen(every: Iterable[Mutant]) -> list[Mutant]:
-    """The mutants that are made: drawn by their ids, so that each stays in or out for good."""
-    return [m for m in every if _draw("made", m.id) < SHARES.get(operator_of(m.id), SHARE)]
+    """The mutants of a file that are made, drawn by their ids."""
+
+    def place(mutant: Mutant) -> float:
+        return _draw("made", mutant.id) / SHARES.get(operator_of(mutant.id), SHARE)
+
+    mutants = list(every)
+    first = sorted((m for m in mutants if place(m) < 1), key=place)[:MOST]
+    return [mutant for mutant in mutants if mutant in first]
 
 
 def sample(records: Iterable[Record]) -> list[Record]:

@@ -15,11 +15,11 @@ INTRODUCTION = """\
 `make mutants` changes the source of the built-in variants blindly, one node of the syntax tree at a
 time (signs, comparisons, axes, bounds, arguments, operands, statements, claims), and runs the suite
 over what uses it until a check fails. Of {possible} possible changes {made} were made that can be
-imported: one in eight of those that drop or swap arguments, one in three of the others, drawn by
-their names. **{killed} were killed: {share:.1%} of those that are not equivalent.** {survived}
-survived, and {equivalent} are known to compute the same (`tests/mutants/equivalent.yaml` says why,
-{same:.1%} of all). A hundred of them are made again by `tests/mutants/test_sample.py`, in
-`make test`.
+imported: one in eight of those that drop or swap arguments and one in three of the others, or the
+first {most} of these in a larger file, drawn by their names. **{killed} were killed: {share:.1%} of
+those that are not equivalent.** {survived} survived, and {equivalent} are known to compute the same
+(`tests/mutants/equivalent.yaml` says why, {same:.1%} of all). A hundred of them are made again by
+`tests/mutants/test_sample.py`, in `make test`.
 
 - Not changed: texts, annotations, decorators, imports, assertions, the ranges of options,
   `examples()`, and what runs on CUDA alone. Claims are only changed into larger ones: a variant
@@ -36,6 +36,7 @@ def section() -> str:
     figures = outcomes.score(records.values(), same)
     introduction = INTRODUCTION.format(
         possible=f"{len(known):,}",
+        most=outcomes.MOST,
         made=f"{figures.made:,}",
         killed=f"{figures.killed:,}",
         share=figures.share,
