@@ -14,9 +14,9 @@ Deviations:
 - no output gate and no norm behind the attention: they belong to a block, not to a variant;
 - padded tokens neither enter the state nor let it decay.
 
-Cost: 4 H D Dv operations per token, as many again within chunks of 64, and 12 exponentials per
-token and channel. Memory: the output and, with gradients, a (D, Dv) state for every 64 tokens.
-Decoding keeps one such state per key head, whatever the length.
+Cost: linear in the length: 4 H D Dv operations per token, as many again within chunks of 64, and
+12 exponentials per token and channel. Memory: the output and, with gradients, a (D, Dv) state for
+every 64 tokens. Decoding keeps one such state per key head, whatever the length.
 
 When not to use it: where order is no clue or both directions count, as it is causal or nothing;
 where rows must be averages of the values; where one key among many must be found.

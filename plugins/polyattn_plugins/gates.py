@@ -9,7 +9,7 @@ Deviations:
   would make the gate a constant;
 - in padded batches the mean is over real pixels only.
 
-Cost: one pass over x to read and one to write. Memory: one copy of x.
+Cost: linear in the pixels: one pass over x to read and one to write. Memory: one copy of x.
 
 When not to use it: where what matters is *where* in the map something is; the gate is the same for
 every pixel.

@@ -14,7 +14,8 @@ Deviations:
 - no epsilon in the denominator: rows sum to one. A query that sees no key gives zeros;
 - there is no `scale`: the paper has none, and a query's factor would not cancel inside phi.
 
-Cost: 4 H D Dv operations per token, and as many again for the pairs within a chunk of 64.
+Cost: linear in the length: 4 H D Dv operations per token, and as many again for the pairs within
+a chunk of 64.
 Memory: the output. Decoding keeps a (D, Dv) matrix and a vector for each key head, whatever the
 length.
 

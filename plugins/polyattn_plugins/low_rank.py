@@ -11,7 +11,8 @@ Deviations:
 - a shorter sequence uses their first columns; under padding the n-th *real* key uses column n, so
   where the padding lies changes nothing.
 
-Cost: 4 H D rank operations per query, and 4 H D rank per key. Memory: the (L, rank) weights.
+Cost: linear in the length: 4 H D rank operations per query, and 4 H D rank per key. Memory: the
+(L, rank) weights.
 
 When not to use it: for anything causal, since every projected key mixes all positions; for lengths
 that are not bounded beforehand; where the result must not depend on the order of the keys.

@@ -15,9 +15,9 @@ Deviations:
   trouble, nor has ``dense``;
 - ``dense`` keeps logits and softmax of half types in float32.
 
-Cost: 4 H D operations per pair of query and key. Memory: ``dense`` holds the (L, S) weights;
-``sdpa`` and ``flash`` hold blocks of them, unless PyTorch falls back to its plain kernel (on the
-CPU: dropout, Dv != D, a bias that needs gradients).
+Cost: quadratic in the length: 4 H D operations per pair of query and key. Memory: ``dense`` holds
+the (L, S) weights; ``sdpa`` and ``flash`` hold blocks of them, unless PyTorch falls back to its
+plain kernel (on the CPU: dropout, Dv != D, a bias that needs gradients).
 
 When not to use it: for long sequences where a window or a linear form is enough, since the cost
 grows with L times S.

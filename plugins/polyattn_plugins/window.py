@@ -11,9 +11,10 @@ Deviations:
 - no dilation, no global tokens, no second set of projections for them;
 - a query that padding or segments leave without a key gives zeros.
 
-Cost: 4 H D operations for each of the L (left + right + 1) pairs, and an eighth more, or a half
-more in the backward pass, for the corners of the chunks. Memory: the output and a few megabytes;
-with gradients also q, k and v. Decoding: the last ``left`` keys, in a buffer of at most twice that.
+Cost: linear in the length: 4 H D operations for each of the L (left + right + 1) pairs, and an
+eighth more, or a half more in the backward pass, for the corners of the chunks. Memory: the output
+and a few megabytes; with gradients also q, k and v. Decoding: the last ``left`` keys, in a buffer
+of at most twice that.
 
 When not to use it: where a token must reach beyond layers x left keys; where the window is nearly
 as long as the sequence (plain attention is then as fast); on other devices than the CPU, where
