@@ -384,9 +384,11 @@ _REPLACED_BY_TORCH = frozenset({("torch", "Storage")})
 
 
 def _wrapped_by_torch(now: Any, before: Any) -> bool:
-    """torch's compiler puts a shell around some functions, for good, when it is first imported."""
+    """torch's compiler puts a shell around some functions, for good, when it is first used."""
     module = getattr(now, "__globals__", {}).get("__name__", "")
-    return getattr(now, "__wrapped__", None) is before and module.startswith("torch._")
+    held = [cell.cell_contents for cell in getattr(now, "__closure__", None) or ()]
+    inside = before is getattr(now, "__wrapped__", None) or any(x is before for x in held)
+    return inside and module.startswith("torch._")
 
 
 def _replaced(before: Mapping[str, Mapping[str, Any]]) -> list[str]:
