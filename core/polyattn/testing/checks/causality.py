@@ -12,7 +12,7 @@ from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject, blaming, fixed_gradient, gradients
 from polyattn.testing.tools.cases import SQUARE, Sample, Shape, normal
 from polyattn.testing.tools.compare import against_definition, output_tolerance
-from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.masks import combine, needed
 from polyattn.testing.tools.numerics import compare, need_finite
 from polyattn.testing.tools.raising import must_raise
 
@@ -221,18 +221,17 @@ def _more_queries_raise(subject: Subject, shape: Shape) -> None:
 )
 def check_prefix_consistency(subject: Subject, shape: Shape, parts: tuple[Part, ...] = ()) -> None:
     shape = subject.fit(shape)
-    sample, instance = causal_sample(subject, shape, parts), subject.at(shape)
+    drawn, instance = subject.draw(shape), subject.at(shape)
+    sample = drawn.masked(drawn.mask & combine(("causal", *parts), shape))
     whole = instance(sample)
     step = subject.capabilities.lengths.multiple_of
     least = subject.capabilities.lengths.at_least
     for t in sorted({1, 2, 3, 7, 16, 31, 33, 64, 65, 127, 128, 129, shape.keys - 1}):
         if not max(1, least) <= t < shape.keys or t % step:
             continue
+        fewer = shape.of(queries=t, keys=t)
         short = sample.positions(slice(0, t)).masked(
-            combine(
-                sorted(subject.capabilities.requires | {"causal", *parts}),
-                shape.of(queries=t, keys=t),
-            )
+            needed(subject.capabilities, fewer) & combine(("causal", *parts), fewer)
         )
         compare(
             f"the first {t} of {shape.keys} outputs, against {t} positions alone",

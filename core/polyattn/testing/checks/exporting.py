@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polyattn.capabilities import Part
+from polyattn.capabilities import Capabilities, Part
 from polyattn.mask import Mask
 from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import proves
 from polyattn.testing.subjects.feature_maps import FeatureMapSubject
 from polyattn.testing.subjects.sequence import Subject, blaming
-from polyattn.testing.tools.cases import LONGEST, SQUARE, Sample, Shape, normal
+from polyattn.testing.tools.cases import LONGEST, SQUARE, Sample, Shape, normal, shape_of
 from polyattn.testing.tools.compare import output_tolerance
 from polyattn.testing.tools.masks import needed, padding_keep
 from polyattn.testing.tools.numerics import compare, largest, same_tolerance
@@ -20,17 +20,21 @@ from polyattn.testing.tools.numerics import compare, largest, same_tolerance
 class _Call(nn.Module):
     """A call by tensors alone, as an exported program takes them."""
 
-    def __init__(self, module: nn.Module, mask: Mask, part: Part | None, names: list[str]) -> None:
+    def __init__(
+        self, module: nn.Module, claims: Capabilities, part: Part | None, names: list[str]
+    ) -> None:
         super().__init__()
         self.module = module
-        self.mask = mask
+        self.claims = claims
         self.part = part
         self.names = names
 
     def forward(self, tensors: list[Tensor], keep: Tensor | None) -> Tensor:
         named = dict(zip(self.names, tensors, strict=True))
         q, k, v = (named.pop(name) for name in ("q", "k", "v"))
-        mask = self.mask
+        mask = needed(
+            self.claims, shape_of(Sample(q=q, k=k, v=v, mask=Mask.full(), inputs=named, seed=0))
+        )
         if keep is not None:
             mask = mask & (Mask.padding(keep) if self.part == "padding" else Mask.dense(keep))
         out: Tensor = self.module(q, k, v, mask, named)
@@ -69,8 +73,7 @@ def check_export(subject: Subject, part: Part | None = None) -> None:
     module = instance.module()
     assert module is not None, "only what has a module claims to export"
     first = subject.draw(shapes[0])
-    mask = needed(subject.capabilities, shapes[0])
-    call = _Call(module, mask, part, list(first.leaves())).eval()
+    call = _Call(module, subject.capabilities, part, list(first.leaves())).eval()
     with blaming(f"{first.describe()}, torch.export"), torch.no_grad():
         program = torch.export.export(
             call,

@@ -18,9 +18,9 @@ from polyattn.mask import Mask
 from polyattn.testing.planned import Trait, having
 from polyattn.testing.results import Mismatch, Seen, proves
 from polyattn.testing.subjects.sequence import Instance, Subject, blaming
-from polyattn.testing.tools.cases import SQUARE, Sample, Shape
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape, shape_of
 from polyattn.testing.tools.compare import output_tolerance, same_outcome
-from polyattn.testing.tools.masks import combine
+from polyattn.testing.tools.masks import combine, needed
 from polyattn.testing.tools.numerics import compare, need_finite
 
 SHORT = 512
@@ -129,7 +129,7 @@ def check_large_sizes(subject: Subject, case: str) -> None:
         instance = subject.at(shape)
         few = torch.tensor([0, 1, 2047, 4095])
         with torch.no_grad():
-            got, want = instance(sample)[few], instance(sample.rows(few))
+            got, want = instance(sample)[few], instance(_with_needed(subject, sample.rows(few)))
     else:
         got, want, sample = _last_of_many(subject, shape, sample)
     tolerance = output_tolerance(sample)
@@ -145,7 +145,13 @@ def _last_of_many(subject: Subject, shape: Shape, sample: Sample) -> tuple[Tenso
     last = slice(shape.keys - NEAR, None)
     padded = sample.masked(sample.mask & Mask.padding(real))
     with torch.no_grad():
-        return instance(padded)[:, :, last], instance(sample.positions(last)), padded
+        alone = _with_needed(subject, sample.positions(last))
+        return instance(padded)[:, :, last], instance(alone), padded
+
+
+def _with_needed(subject: Subject, some: Sample) -> Sample:
+    """Some of the samples or tokens, with the mask that they must have."""
+    return some.masked(needed(subject.capabilities, shape_of(some)))
 
 
 @contextlib.contextmanager

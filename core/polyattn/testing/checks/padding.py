@@ -8,9 +8,9 @@ from torch import Tensor
 from polyattn.mask import Mask
 from polyattn.testing.results import proves
 from polyattn.testing.subjects.sequence import Instance, Outcome, Subject, fixed_gradient
-from polyattn.testing.tools.cases import SQUARE, Sample, Shape
+from polyattn.testing.tools.cases import SQUARE, Sample, Shape, shape_of
 from polyattn.testing.tools.compare import output_tolerance
-from polyattn.testing.tools.masks import sample_of
+from polyattn.testing.tools.masks import needed
 from polyattn.testing.tools.numerics import compare
 
 
@@ -42,7 +42,8 @@ def check_padding_equals_truncation(
     for b in range(shape.batch):
         slots = real[b].nonzero().squeeze(1)
         alone = base.rows(slice(b, b + 1)).positions(slots)
-        alone = alone.masked(sample_of(base.mask, shape.batch, b))
+        mask = needed(subject.capabilities, shape_of(alone))
+        alone = alone.masked(mask & Mask.causal() if causal else mask)
         piece = _run(instance, alone, grad_out[b : b + 1, :, slots])
         given = f"{padded.describe()}, {side}, padding holds {garbage:g}, sample {b}"
         _same_where_real(whole, piece, b, slots, base, given)

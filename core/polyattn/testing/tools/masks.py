@@ -99,8 +99,15 @@ def sample_of(mask: Mask, batch: int, b: int) -> Mask:
 
 
 def needed(claims: Capabilities, shape: Shape, seed: int = 0) -> Mask:
-    """The mask that every call must have: full, causal, or what the variant is made for."""
-    return combine((part for part in PARTS if part in claims.requires), shape, seed)
+    """The mask that every call must have: full, causal, or what the variant is made for.
+
+    Where that is segments, all is one document: so are the first tokens alone, and some of them.
+    """
+    mask = combine((part for part in PARTS if part in claims.requires - {"segments"}), shape, seed)
+    if "segments" in claims.requires:
+        queries, keys = (torch.zeros(shape.batch, n).long() for n in (shape.queries, shape.keys))
+        mask = mask & Mask.segments(queries, keys)
+    return mask
 
 
 def combine(parts: Iterable[Part], shape: Shape, seed: int = 0) -> Mask:
