@@ -43,6 +43,7 @@ from polyattn import (
     Support,
     kit,
 )
+from polyattn_plugins.sdpa_kernel import lowered
 
 __all__ = ["Dense", "Flash", "Sdpa", "SoftmaxConfig"]
 
@@ -113,7 +114,7 @@ class Sdpa(SequenceAttention):
                 return out if out.dtype is q.dtype else out.to(q.dtype)  # Under autocast.
             attn_mask, is_causal = None, False
         else:
-            attn_mask, is_causal = _lowered(mask, q, k)
+            attn_mask, is_causal = lowered(mask, q, k)
         if grouped:
             out = scaled_dot_product_attention(
                 q, k, v, attn_mask, p, is_causal, scale=self._scale, enable_gqa=True
@@ -170,7 +171,7 @@ def _flash_on_cpu(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | No
     kernel = torch._scaled_dot_product_flash_attention_for_cpu
     if mask.is_full:
         return kernel(q, k, v, scale=scale)[0]
-    attn_mask, is_causal = _lowered(mask, q, k)
+    attn_mask, is_causal = lowered(mask, q, k)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = _as_bias(attn_mask, q.dtype)
     return kernel(q, k, v, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
@@ -202,26 +203,6 @@ def _flash_on_cuda(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | N
 
 
 _FLASH = {"cpu": _flash_on_cpu, "cuda": _flash_on_cuda}
-
-
-def _lowered(mask: Mask, q: Tensor, k: Tensor) -> tuple[Tensor | None, bool]:
-    """The mask as PyTorch's pair: a tensor (bool, or added to the logits), and its causal flag."""
-    batch, heads, queries, _ = q.shape
-    keys = k.shape[2]
-    if mask.prefix == 0 and (queries == keys or queries == 1):
-        # Its flag counts from the first key, and costs half of what a tensor does.
-        rest = mask.without("causal")
-        if rest.is_full:
-            return None, True if queries > 1 else False  # noqa: SIM210
-        if queries == 1:
-            mask = rest
-    keep = mask.keep(queries, keys, batch, heads, q.device)
-    # The kernels add it to logits in float32; half types would round it first.
-    exact = kit.accumulation_dtype(q.dtype)
-    bias = mask.logit_bias(queries, keys, dtype=exact, device=q.device)
-    if bias is None:
-        return keep, False
-    return (bias if keep is None else bias.masked_fill(~keep, -torch.inf)), False
 
 
 def _as_bias(keep: Tensor, dtype: torch.dtype) -> Tensor:

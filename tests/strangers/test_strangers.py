@@ -15,7 +15,7 @@ import json, torch, polyattn
 torch.manual_seed(0)
 config = {
     "model": "causal_lm", "vocab_size": 11, "d_model": 16, "layers": 3, "heads": 2,
-    "attention": ["cosine", "cool_cosine", "softmax"],
+    "attention": ["angular", "cool_cosine", "softmax"],
 }
 model = polyattn.build(config)
 ids = torch.randint(0, 11, (2, 9))
@@ -39,7 +39,7 @@ print(json.dumps({
 DIRECT = """
 import json, torch, polyattn
 q, k, v = (torch.randn(1, 2, 5, 4, dtype=torch.float64) for _ in range(3))
-made = polyattn.create("cosine", temperature=3.0)
+made = polyattn.create("angular", temperature=3.0)
 mask = polyattn.Mask.causal()
 close = torch.allclose(made(q, k, v, mask), made.expected(q, k, v, mask))
 print(json.dumps({"close": bool(close), "temperature": made.config.temperature}))
@@ -68,7 +68,7 @@ def listed(environment: Environment, *options: str) -> dict[str, dict[str, str]]
 
 def test_the_first_is_found_and_listed(environment: Environment) -> None:
     names = listed(environment)
-    assert names["cosine"]["distribution"] == "acme-attention"
+    assert names["angular"]["distribution"] == "acme-attention"
     assert names["cool_cosine"]["kind"] == "preset"
     assert names["softmax"]["distribution"] == "polyattn"
 
@@ -90,11 +90,11 @@ def test_the_first_is_used_in_a_model_config(environment: Environment) -> None:
 
 
 def test_the_first_is_shown_and_explained(environment: Environment) -> None:
-    shown = environment.run("polyattn", "show", "cosine")
+    shown = environment.run("polyattn", "show", "angular")
     assert shown.returncode == 0, shown.stderr
     assert "temperature" in shown.stdout
     assert "Query-Key Normalization" in shown.stdout
-    explained = environment.run("polyattn", "explain", "cosine", "--bias")
+    explained = environment.run("polyattn", "explain", "angular", "--bias")
     assert "refuses" in explained.stdout
     assert "mask = bias" in explained.stdout
 
@@ -122,7 +122,7 @@ def test_the_third_fails_to_import_and_stops_nobody(environment: Environment) ->
 
 def test_strangers_are_blocked_on_request(environment: Environment) -> None:
     names = listed(environment, "--no-plugins")
-    assert not {"cosine", "broken-attention:main", "twin-attention:local_window"} & set(names)
+    assert not {"angular", "broken-attention:main", "twin-attention:local_window"} & set(names)
     assert names["local_window"]["distribution"] == "polyattn"
 
 

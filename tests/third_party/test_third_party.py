@@ -16,8 +16,8 @@ import json, sys, torch, polyattn
 torch.manual_seed(0)
 config = {"model": "causal_lm", "vocab_size": 11, "d_model": 16, "layers": 2, "heads": 2}
 plain = polyattn.build({**config, "attention": "softmax"})
-model = polyattn.build({**config, "attention": "additive"}).eval()
-narrow = polyattn.build({**config, "attention": "narrow_additive"})
+model = polyattn.build({**config, "attention": "bahdanau"}).eval()
+narrow = polyattn.build({**config, "attention": "narrow_bahdanau"})
 ids = torch.randint(11, (2, 7))
 logits = model(ids)
 logits.square().mean().backward()
@@ -43,7 +43,7 @@ import json, sys, polyattn
 said = []
 config = {"model": "causal_lm", "vocab_size": 11, "d_model": 16, "layers": 2, "heads": 2}
 for call in (
-    lambda: polyattn.build({**config, "attention": "additive"}),
+    lambda: polyattn.build({**config, "attention": "bahdanau"}),
     lambda: polyattn.load(sys.argv[1]),
 ):
     try:
@@ -69,30 +69,30 @@ def listed(environment: Environment) -> dict[str, dict[str, str]]:
 
 def test_its_whole_life(environment: Environment, tmp_path: Path) -> None:
     names = listed(environment)
-    assert names["additive"]["distribution"] == "additive-bahdanau"
-    assert names["additive"]["plugin"] == "additive-bahdanau:additive"
-    assert names["narrow_additive"]["kind"] == "preset"
-    shown = environment.run("polyattn", "show", "narrow_additive")
+    assert names["bahdanau"]["distribution"] == "additive-bahdanau"
+    assert names["bahdanau"]["plugin"] == "additive-bahdanau:additive"
+    assert names["narrow_bahdanau"]["kind"] == "preset"
+    shown = environment.run("polyattn", "show", "narrow_bahdanau")
     for words in ("Bahdanau et al.", "width", "https://arxiv.org/abs/1409.0473"):
         assert words in shown.stdout, shown.stderr
     assert script(environment, MODEL, tmp_path / "run") == {
         "own": ["key_net", "out_net", "query_net"],
         "learns": True,
-        "width": {"name": "additive", "width": 4},
+        "width": {"name": "bahdanau", "width": 4},
         "same": True,
         "steps": True,
     }
     environment.pip_uninstall("additive-bahdanau")
-    assert not {"additive", "narrow_additive"} & set(listed(environment))
+    assert not {"bahdanau", "narrow_bahdanau"} & set(listed(environment))
     built, loaded = script(environment, GONE, tmp_path / "run")
-    assert built.startswith("UnknownName: attention: unknown name 'additive'; known: softmax, ")
+    assert built.startswith("UnknownName: attention: unknown name 'bahdanau'; known: softmax, ")
     assert built.endswith("; if a plugin brings it, install that one here")
-    assert "unknown name 'additive'" in loaded
+    assert "unknown name 'bahdanau'" in loaded
     environment.pip_install(PACKAGE)
 
 
 def test_it_is_checked_by_name_and_by_its_own_test(environment: Environment) -> None:
-    preset = environment.run("polyattn", "check", "narrow_additive", "--json")
+    preset = environment.run("polyattn", "check", "narrow_bahdanau", "--json")
     assert preset.returncode == 0, preset.stdout + preset.stderr
     (report,) = json.loads(preset.stdout)
     names = {row["id"].partition("[")[0] for row in report["results"] if row["status"] == "passed"}
