@@ -1,14 +1,14 @@
 """Logits of `additive`, forward and backward, each as one operator of torch.
 
-The hidden layer has E numbers for each pair of query and key. Here a block of queries is taken at a
-time, and the backward pass makes its hidden layer anew.
+The hidden layer has E numbers for each pair of query and key. Here a few queries are taken at a
+time, and the backward pass makes their hidden layer anew.
 
 Letters: B batch, H heads, L queries, S keys, E hidden width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from polyattn.kit import first_derivatives_only
 
-_NUMBERS = 1 << 18  # of the hidden layer of one block: 1 MB in float32, which stays in cache
+_TOGETHER = 8  # queries: more leave the cache, fewer are felt where all is small
 
 
 @torch.library.custom_op("polyattn_plugins::additive_logits", mutates_args=())
 def additive_logits(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
     """w . tanh(a_i + b_j): (B, H, L, S), of a (B, H, L, E), b (B, H, S, E) and w (H, E)."""
     out = a.new_empty(*a.shape[:3], b.shape[2])
-    for rows, hidden in _blocks(a, b):
-        out[:, :, rows] = (hidden @ w[:, None, :, None]).squeeze(-1)
+    for a_p, out_p in zip(*map(_in_parts, (a, out)), strict=True):
+        out_p.copy_((_hidden(a_p, b) @ w[:, None, :, None]).squeeze(-1))
     return out
 
 
@@ -34,21 +34,24 @@ def additive_logits_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of a, b and w, given that of the logits, (B, H, L, S)."""
     da, db, dw = torch.empty_like(a), torch.zeros_like(b), torch.zeros_like(w)
-    for rows, hidden in _blocks(a, b):
-        g = grad[:, :, rows, :, None]
+    for a_p, da_p, grad_p in zip(*map(_in_parts, (a, da, grad)), strict=True):
+        hidden, g = _hidden(a_p, b), grad_p[..., None]
         dw += (g.mT @ hidden).sum((0, 2, 3))
         slope = hidden.square_().neg_().add_(1).mul_(g)
-        da[:, :, rows] = slope.sum(3)
+        da_p.copy_(slope.sum(3))
         db += slope.sum(2)
     return da.mul_(w[:, None]), db.mul_(w[:, None]), dw
 
 
-def _blocks(a: Tensor, b: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Some queries at a time, and tanh(a_i + b_j) of them: (B, H, some, S, E)."""
-    size = max(1, _NUMBERS // b.numel())
-    for start in range(0, a.shape[2], size):
-        rows = slice(start, start + size)
-        yield rows, (a[:, :, rows, None] + b[:, :, None]).tanh_()
+def _in_parts(x: Tensor) -> Sequence[Tensor]:
+    """Views of x (B, H, L, any), a few queries at a time."""
+    parts: Sequence[Tensor] = torch.split(x, _TOGETHER, 2)
+    return parts
+
+
+def _hidden(a: Tensor, b: Tensor) -> Tensor:
+    """tanh(a_i + b_j): (B, H, some, S, E), of some queries."""
+    return (a[:, :, :, None] + b[:, :, None]).tanh_()
 
 
 @additive_logits.register_fake

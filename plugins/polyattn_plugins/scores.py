@@ -3,7 +3,7 @@
     out_i = sum_j softmax_j(score_ij + b_ij) v_j
 
     dot        score_ij = q_i . k_j
-    general    score_ij = q_i . W k_j                             W learned, (H, D, D)
+    general    score_ij = q_i . W k_j / sqrt(D)                   W learned, (H, D, D)
     cosine     score_ij = g q_i . k_j / (|q_i| |k_j|)             g learned, (H,)
     additive   score_ij = w . tanh(A q_i + B k_j)                 A, B, w learned, E hidden units
 
@@ -17,7 +17,7 @@ Translation by Jointly Learning to Align and Translate, https://arxiv.org/abs/14
 Deviations:
 - each head has parameters of its own; the papers of ``general`` and ``additive`` have one head, and
   that of ``cosine`` one g for all heads;
-- ``general`` starts near the identity times 1/sqrt(D), where it is scaled softmax attention;
+- ``general`` has the scale of softmax attention, which it is where W is the identity, its start;
 - ``cosine`` starts from a g that is an option, which the paper takes from the length of its
   sentences; the cosine with a vector of zeros is 0, with zero gradients;
 - ``general`` and ``cosine`` round what they make of q and k to a half type before the product;
@@ -25,7 +25,7 @@ Deviations:
 
 Cost: quadratic in the length: 4 H D operations per pair of query and key, for ``additive`` E tanh
 and 2 E + 2 Dv operations of each head. Memory: ``additive`` holds the (L, S) weights and the hidden
-layer of a block of queries, in the backward pass as well; the others what PyTorch's fused attention
+layer of eight queries, in the backward pass as well; the others what PyTorch's fused attention
 holds.
 
 When not to use it: ``dot`` where D is large, since its logits grow with sqrt(D); ``cosine`` where
@@ -59,8 +59,8 @@ _CLAIMS = Capabilities(
 )
 
 
-class Dot(SequenceAttention):
-    """The product of query and key as it is."""
+class _Unscaled(SequenceAttention):
+    """What its members have in common: their score is the logit."""
 
     capabilities = _CLAIMS
 
@@ -70,35 +70,40 @@ class Dot(SequenceAttention):
         dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
 
     def scale_for(self, head_dim: int) -> float:
-        """No factor: the score is the logit."""
+        """No factor."""
         return 1.0
 
+
+class Dot(_Unscaled):
+    """The product of query and key as it is."""
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        return softmax_of_products(q, k, v, mask, self.dropout_p)
+        return softmax_of_products(q, k, v, mask, 1.0, self.dropout_p)
 
 
-class General(Dot):
+class General(SequenceAttention):
     """A learned bilinear form of query and key, one for each head."""
+
+    capabilities = _CLAIMS
 
     def build(self) -> None:
         sizes = self.require_sizes()
-        width = sizes.head_dim
-        noise = torch.randn(sizes.heads, width, width) / width
-        self.form = nn.Parameter((torch.eye(width) + 0.1 * noise) / width**0.5)
+        self.form = nn.Parameter(torch.eye(sizes.head_dim).repeat(sizes.heads, 1, 1))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
+        scale = self.scale_for(q.shape[3])
         q = (q @ self.form.to(q.dtype)).to(q.dtype)
-        return softmax_of_products(q, k, v, mask, self.dropout_p)
+        return softmax_of_products(q, k, v, mask, scale, self.dropout_p)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         turned = torch.einsum("bhld,hde->bhle", q, self.form.to(q.dtype))
         return super().reference(turned, k, v, mask, inputs)
 
 
-class Cosine(Dot):
+class Cosine(_Unscaled):
     """The cosine of query and key, times a learned gain of each head."""
 
-    class Config(Dot.Config):
+    class Config(_Unscaled.Config):
         """``gain``: the factor of the cosines that every head starts from."""
 
         gain: float = pydantic.Field(default=10.0, gt=0)
@@ -111,7 +116,7 @@ class Cosine(Dot):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         gain = self.gain[:, None, None]
         unit_q, unit_k = (gain * _unit(q)).to(q.dtype), _unit(k).to(k.dtype)
-        return softmax_of_products(unit_q, unit_k, v, mask, self.dropout_p)
+        return softmax_of_products(unit_q, unit_k, v, mask, 1.0, self.dropout_p)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         squares = (x.square().sum(-1, keepdim=True) for x in (q, k))
@@ -122,12 +127,10 @@ class Cosine(Dot):
         return super().reference(gain * q, k, v, mask, inputs)
 
 
-class Additive(SequenceAttention):
+class Additive(_Unscaled):
     """A network with one hidden layer compares query and key, one network for each head."""
 
-    capabilities = _CLAIMS
-
-    class Config(Dot.Config):
+    class Config(_Unscaled.Config):
         """``hidden``: hidden units of the network of each head; None takes the head width."""
 
         hidden: int | None = pydantic.Field(default=None, ge=1, lt=2**31)
@@ -141,27 +144,30 @@ class Additive(SequenceAttention):
     def build(self) -> None:
         sizes = self.require_sizes()
         hidden = self.config.hidden or sizes.head_dim
-        shape, std = (sizes.heads, sizes.head_dim, hidden), sizes.head_dim**-0.5
-        self.query_weight = nn.Parameter(torch.randn(shape) * std)
-        self.key_weight = nn.Parameter(torch.randn(shape) * std)
-        self.output_weight = nn.Parameter(torch.randn(sizes.heads, hidden) * hidden**-0.5)
+        # A row for each head and hidden unit.
+        self.query_weight = nn.Linear(sizes.head_dim, sizes.heads * hidden, bias=False).weight
+        self.key_weight = nn.Linear(sizes.head_dim, sizes.heads * hidden, bias=False).weight
+        self.output_weight = nn.Linear(hidden, sizes.heads, bias=False).weight
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         exact = kit.accumulation_dtype(q.dtype)
+        w = self.output_weight.to(exact)
         with kit.as_given(q):
-            a = q.to(exact) @ self.query_weight.to(exact)
-            grouped = self.key_weight.view(k.shape[1], -1, *self.key_weight.shape[1:])
-            b = torch.einsum("bgsd,grde->bgrse", k.to(exact), grouped.to(exact)).flatten(1, 2)
-            logits = additive_logits(a, b, self.output_weight.to(exact))
+            a = q.to(exact) @ self.query_weight.to(exact).view(*w.shape, -1).mT
+            grouped = self.key_weight.to(exact).view(k.shape[1], -1, w.shape[1], k.shape[3])
+            b = torch.einsum("bgsd,gred->bgrse", k.to(exact), grouped).flatten(1, 2)
+            logits = additive_logits(a, b, w)
             return weighted(logits, v, mask, self.dropout_p).to(q.dtype)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        heads, dtype = q.shape[1], q.dtype
+        heads, w = q.shape[1], self.output_weight
         k, v = (x.repeat_interleave(heads // x.shape[1], dim=1) for x in (k, v))
-        queries = torch.einsum("bhld,hde->bhle", q, self.query_weight.to(dtype))
-        keys = torch.einsum("bhsd,hde->bhse", k, self.key_weight.to(dtype))
+        queries, keys = (
+            torch.einsum("bhnd,hed->bhne", x, weight.view(*w.shape, x.shape[3]))
+            for x, weight in ((q, self.query_weight), (k, self.key_weight))
+        )
         hidden = (queries[:, :, :, None] + keys[:, :, None]).tanh()
-        score = torch.einsum("bhlse,he->bhls", hidden, self.output_weight.to(dtype))
+        score = torch.einsum("bhlse,he->bhls", hidden, w)
         nothing = torch.zeros_like(q[..., :1]), torch.zeros_like(k[..., :1])
         return super().reference(*nothing, v, mask & Mask.bias(score), inputs)
 

@@ -14,12 +14,14 @@ from polyattn import Mask, kit
 __all__ = ["lowered", "softmax_of_products"]
 
 
-def softmax_of_products(q: Tensor, k: Tensor, v: Tensor, mask: Mask, dropout_p: float) -> Tensor:
-    """softmax_j(q_i . k_j + b_ij) v_j, unscaled: q (B, H, L, D), k and v with Hkv heads."""
+def softmax_of_products(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float, dropout_p: float
+) -> Tensor:
+    """softmax_j(scale * q_i . k_j + b_ij) v_j: q (B, H, L, D), k and v with Hkv heads."""
     attn_mask, is_causal = lowered(mask, q, k)
     grouped = q.shape[1] != k.shape[1]
     out = scaled_dot_product_attention(
-        q, k, v, attn_mask, dropout_p, is_causal, scale=1.0, enable_gqa=grouped
+        q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=grouped
     )
     return out.to(q.dtype)  # Under autocast.
 
