@@ -39,8 +39,8 @@ import torch
 from torch import Tensor, nn
 
 from polyattn import PARTS, Capabilities, Inputs, Mask, Options, SequenceAttention, kit
-from polyattn_plugins.additive_kernel import additive_logits
 from polyattn_plugins.logits_kernel import weighted
+from polyattn_plugins.scores_kernel import additive_logits
 from polyattn_plugins.sdpa_kernel import softmax_of_products
 
 __all__ = ["Additive", "Cosine", "Dot", "General"]

@@ -12,7 +12,7 @@ import polyattn
 from polyattn import Mask, Sizes
 from polyattn.errors import ConfigError
 from polyattn.measure.memory import peak_bytes
-from polyattn_plugins import additive_kernel
+from polyattn_plugins import scores_kernel
 
 B, H, HKV, L, S, D, DV = 2, 4, 2, 5, 7, 8, 6
 NAMES = ("dot", "general", "cosine", "additive")
@@ -133,7 +133,7 @@ def test_additive_is_the_same_in_blocks_of_any_size(
     variant, x = made("additive"), qkv()
     wanted = (*x, *variant.parameters())
     expected = torch.autograd.grad(variant.expected(*x).square().sum(), wanted)
-    monkeypatch.setattr(additive_kernel, "_TOGETHER", together)
+    monkeypatch.setattr(scores_kernel, "_TOGETHER", together)
     found = torch.autograd.grad(variant(*x).square().sum(), wanted)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -150,7 +150,7 @@ def test_additive_never_holds_the_hidden_layer_of_all_pairs() -> None:
 
     call()
     pairs = 4 * 2 * length * length
-    block = 4 * 2 * additive_kernel._TOGETHER * length * hidden
+    block = 4 * 2 * scores_kernel._TOGETHER * length * hidden
     assert peak_bytes(call) < 6 * pairs + 2 * block < pairs * hidden / 4
 
 
