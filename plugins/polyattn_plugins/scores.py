@@ -91,9 +91,9 @@ class General(SequenceAttention):
         self.form = nn.Parameter(torch.eye(sizes.head_dim).repeat(sizes.heads, 1, 1))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
-        scale = self.scale_for(q.shape[3])
-        q = (q @ self.form.to(q.dtype)).to(q.dtype)
-        return softmax_of_products(q, k, v, mask, scale, self.dropout_p)
+        exact = kit.accumulation_dtype(q.dtype)
+        turned = (q.to(exact) @ self.form.to(exact)).to(q.dtype)
+        return softmax_of_products(turned, k, v, mask, self.scale_for(q.shape[3]), self.dropout_p)
 
     def reference(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, inputs: Inputs) -> Tensor:
         turned = torch.einsum("bhld,hde->bhle", q, self.form.to(q.dtype))
@@ -168,8 +168,7 @@ class Additive(_Unscaled):
         )
         hidden = (queries[:, :, :, None] + keys[:, :, None]).tanh()
         score = torch.einsum("bhlse,he->bhls", hidden, w)
-        nothing = torch.zeros_like(q[..., :1]), torch.zeros_like(k[..., :1])
-        return super().reference(*nothing, v, mask & Mask.bias(score), inputs)
+        return super().reference(torch.zeros_like(q), k, v, mask & Mask.bias(score), inputs)
 
 
 def _unit(x: Tensor) -> Tensor:
