@@ -10,12 +10,9 @@ import torch
 from polyattn.registry import discover
 from polyattn.testing import PARTS_OF_THE_FRAMEWORK, parametrize_with_checks
 
-NAMES = [
-    *discover().operations,
-    *discover().variants,
-    *discover().presets,
-    *PARTS_OF_THE_FRAMEWORK,
-]
+FOUND = discover()
+NAMES = [*FOUND.operations, *FOUND.variants, *PARTS_OF_THE_FRAMEWORK]
+PRESETS = [*FOUND.presets]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,14 +29,20 @@ def test_variant(check: Callable[[], None]) -> None:
     check()
 
 
-@parametrize_with_checks(NAMES, device="cuda")
+# Other options of a variant that is run at length above.
+@parametrize_with_checks(PRESETS)
+def test_preset(check: Callable[[], None]) -> None:
+    check()
+
+
+@parametrize_with_checks([*NAMES, *PRESETS], device="cuda")
 def test_variant_on_cuda(check: Callable[[], None]) -> None:
     check()
 
 
 def test_something_is_registered() -> None:
-    assert len(discover().variants) >= 9
-    assert {"mistral_window", "core/mask", "core/rope"} <= set(NAMES)
+    assert len(FOUND.variants) >= 9
+    assert {"mistral_window", "core/mask", "core/rope"} <= {*NAMES, *PRESETS}
 
 
 def test_what_takes_seconds_is_run_here() -> None:
