@@ -33,13 +33,13 @@ def polyattn_variants() -> Iterable[Spec]:  # type: ignore[empty-body]
         @polyattn.hookimpl
         def polyattn_variants():
             yield polyattn.VariantSpec(
-                name="cosine",
-                target="my_package.cosine:Cosine",
+                name="angular",
+                target="my_package.angular:Angular",
                 summary="softmax over cosine similarity, learned temperature",
                 paper="https://arxiv.org/abs/2010.04245",
             )
             yield polyattn.PresetSpec(
-                name="cool_cosine", variant="cosine", options={"temperature": 2.0}
+                name="cool_angular", variant="angular", options={"temperature": 2.0}
             )
 
     or, with the same descriptors written in ``my_package/registry.yaml``::

@@ -139,7 +139,7 @@ def test_show_of_an_operation_lists_its_members_in_order(polyattn: Run) -> None:
     lines = polyattn("show", "softmax").stdout.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("asked in this order"))
     members = [line.split()[0] for line in lines[start + 1 : start + 5]]
-    assert members == ["windowed", "flash", "sdpa", "dense"]
+    assert members == ["windowed", "packed", "flash", "sdpa", "dense"]
 
 
 def test_show_of_a_preset_shows_its_variant_too(polyattn: Run) -> None:

@@ -45,7 +45,7 @@ def assert_works(environment: Environment, home: Path) -> None:
     assert Path(seen["plugins"]).resolve().is_relative_to(home.resolve())
     assert seen["failed"] == []
     assert {"softmax", "local_window", "se", "mistral_window"} <= set(seen["names"])
-    assert seen["preferred"] == ["windowed", "flash", "sdpa", "dense"]
+    assert seen["preferred"] == ["windowed", "packed", "flash", "sdpa", "dense"]
     listing = environment.run("polyattn", "list")
     assert listing.returncode == 0, listing.stderr
     assert "local_window" in listing.stdout
