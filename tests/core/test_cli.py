@@ -138,7 +138,7 @@ def test_show_tells_options_ranges_and_claims(polyattn: Run) -> None:
 def test_show_of_an_operation_lists_its_members_in_order(polyattn: Run) -> None:
     lines = polyattn("show", "softmax").stdout.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("asked in this order"))
-    members = [line.split()[0] for line in lines[start + 1 : start + 5]]
+    members = [line.split()[0] for line in lines[start + 1 : start + 6]]
     assert members == ["windowed", "packed", "flash", "sdpa", "dense"]
 
 
